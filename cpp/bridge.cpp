@@ -1,0 +1,111 @@
+// What LibTorch offers and tch does not reach: gradient injection, fused optimizer kernels, versions.
+//
+// Every function returns nullptr, or a message allocated with malloc that the caller frees. No C++ exception crosses
+// the boundary. A tensor comes in as tch's pointer (torch::Tensor*); one that goes out is owned by the caller.
+
+#include <ATen/ATen.h>
+#include <ATen/Version.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/version.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+using at::Tensor;
+
+namespace {
+
+template <typename F>
+char* guarded(F&& body) {
+  try {
+    body();
+  } catch (const c10::Error& e) {
+    return strdup(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return strdup(e.what());
+  } catch (...) {
+    return strdup("unknown C++ exception");
+  }
+  return nullptr;
+}
+
+std::vector<Tensor> list(Tensor* const* tensors, size_t n) {
+  std::vector<Tensor> out;
+  out.reserve(n);
+  for (size_t i = 0; i < n; i++) out.push_back(*tensors[i]);
+  return out;
+}
+
+std::optional<Tensor> optional(Tensor* tensor) {
+  return tensor ? std::optional<Tensor>(*tensor) : std::nullopt;
+}
+
+// A scalar whose gradients with respect to the inputs are already known: backward scales and hands them on.
+struct KnownGradient : torch::autograd::Function<KnownGradient> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& a, const Tensor& b, const Tensor& value,
+                        const Tensor& grad_a, const Tensor& grad_b) {
+    ctx->save_for_backward({grad_a, grad_b});
+    return value.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list upstream) {
+    auto saved = ctx->get_saved_variables();
+    auto scaled = [&](const Tensor& g) { return g * upstream[0].to(g.scalar_type()); };
+    return {scaled(saved[0]), scaled(saved[1]), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+char* weince_known_gradient(Tensor* a, Tensor* b, Tensor* value, Tensor* grad_a, Tensor* grad_b, Tensor** out) {
+  return guarded([&] { *out = new Tensor(KnownGradient::apply(*a, *b, *value, *grad_a, *grad_b)); });
+}
+
+// `steps`: one float32 0-dim tensor a parameter, on its device; advanced here by one.
+char* weince_fused_adam(int decoupled, Tensor* const* params, Tensor* const* grads, Tensor* const* exp_avgs,
+                        Tensor* const* exp_avg_sqs, Tensor* const* steps, size_t n, double lr, double beta1,
+                        double beta2, double weight_decay, double eps, Tensor* grad_scale, Tensor* found_inf) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    auto p = list(params, n), g = list(grads, n), m = list(exp_avgs, n), v = list(exp_avg_sqs, n), s = list(steps, n);
+    at::_foreach_add_(s, 1);
+    auto step = decoupled ? static_cast<void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList,
+                                                 at::TensorList, at::TensorList, double, double, double, double,
+                                                 double, bool, bool, const std::optional<Tensor>&,
+                                                 const std::optional<Tensor>&)>(at::_fused_adamw_)
+                          : static_cast<void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList,
+                                                 at::TensorList, at::TensorList, double, double, double, double,
+                                                 double, bool, bool, const std::optional<Tensor>&,
+                                                 const std::optional<Tensor>&)>(at::_fused_adam_);
+    step(p, g, m, v, {}, s, lr, beta1, beta2, weight_decay, eps, false, false, optional(grad_scale),
+         optional(found_inf));
+  });
+}
+
+char* weince_fused_sgd(Tensor* const* params, Tensor* const* grads, Tensor* const* momenta, size_t n,
+                       double weight_decay, double momentum, double lr, double dampening, int nesterov, int first_step,
+                       Tensor* grad_scale, Tensor* found_inf) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    auto p = list(params, n), g = list(grads, n);
+    auto m = momentum != 0.0 ? list(momenta, n) : std::vector<Tensor>();
+    at::_fused_sgd_(p, g, m, weight_decay, momentum, lr, dampening, nesterov != 0, false, first_step != 0,
+                    optional(grad_scale), optional(found_inf));
+  });
+}
+
+const char* weince_torch_version() { return TORCH_VERSION; }
+
+char* weince_cpu_capability(char** out) {
+  return guarded([&] { *out = strdup(at::get_cpu_capability().c_str()); });
+}
+
+}  // extern "C"

@@ -1,0 +1,113 @@
+//! Configuration: YAML read strictly. Unknown keys are refused and the nearest known one is suggested.
+
+mod overrides;
+
+use crate::error::{Error, Result};
+use serde::de::DeserializeOwned;
+use serde_yaml::{Mapping, Value};
+use std::path::Path;
+
+/// Reads a configuration file and applies `--set` assignments to it.
+///
+/// # Errors
+/// An unreadable file; YAML that is none; unknown or duplicate keys, wrong types or values, each with the key's path.
+pub fn load<T: DeserializeOwned>(path: &Path, sets: &[String]) -> Result<T> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Error::Config(format!("{}: cannot read the configuration: {e}", path.display())))?;
+    parse(&text, &path.display().to_string(), sets)
+}
+
+/// As [`load`], from text; `origin` names it in errors.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> Result<T> {
+    let mut tree: Value = serde_yaml::from_str(text).map_err(|e| Error::Config(format!("{origin}: {e}")))?;
+    if tree.is_null() {
+        tree = Value::Mapping(Mapping::new());
+    }
+    for assignment in sets {
+        overrides::apply(&mut tree, assignment)?;
+    }
+    serde_yaml::from_value(tree).map_err(|e| {
+        let message = e.to_string();
+        let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
+        Error::Config(format!("{origin}: {message}{hint}"))
+    })
+}
+
+/// The known name nearest to the one that serde's message calls unknown, if any is near.
+fn suggestion(message: &str) -> Option<&str> {
+    let rest = message.split_once("unknown field `").or_else(|| message.split_once("unknown variant `"))?.1;
+    let mut quoted = rest.split('`');
+    let unknown = quoted.next()?;
+    // Between the backquotes alternate separators and known names.
+    quoted
+        .skip(1)
+        .step_by(2)
+        .map(|known| (strsim::damerau_levenshtein(unknown, known), known))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 3)
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        rate: f64,
+        #[serde(default)]
+        steps: u32,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        optim: Inner,
+    }
+
+    fn err(text: &str, sets: &[&str]) -> String {
+        let sets: Vec<String> = sets.iter().map(|s| s.to_string()).collect();
+        parse::<Outer>(text, "c.yaml", &sets).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_the_nearest_known_one() {
+        let e = err("optim: {rat: 0.1}", &[]);
+        assert!(e.contains("optim") && e.contains("`rat`") && e.contains("did you mean `rate`?"), "{e}");
+        let e = err("optim: {rate: 0.1}\nzzzzzz: 1", &[]);
+        assert!(e.contains("zzzzzz") && !e.contains("did you mean"), "{e}");
+    }
+
+    #[test]
+    fn wrong_types_name_the_path() {
+        let e = err("optim: {rate: fast}", &[]);
+        assert!(e.contains("c.yaml") && e.contains("optim.rate"), "{e}");
+    }
+
+    #[test]
+    fn duplicate_keys_are_refused() {
+        assert!(err("optim: {rate: 0.1, rate: 0.2}", &[]).contains("duplicate"));
+    }
+
+    #[test]
+    fn assignments_change_and_create_keys() {
+        let got: Outer =
+            parse("optim: {rate: 1}", "c", &["optim.rate=0.5".to_string(), "optim.steps=7".to_string()]).unwrap();
+        assert_eq!(got, Outer { optim: Inner { rate: 0.5, steps: 7 } });
+        let got: Outer = parse("", "c", &["optim.rate=1e-3".to_string()]).unwrap();
+        assert_eq!(got.optim.rate, 1e-3);
+    }
+
+    #[test]
+    fn bad_assignments_say_what_is_wrong() {
+        assert!(err("optim: {rate: 1}", &["optim.rate"]).contains("no `=`"));
+        assert!(err("optim: {rate: 1}", &["optim.rate.x=1"]).contains("is no mapping"));
+        assert!(err("optim: {rate: 1}", &["optim..x=1"]).contains("empty key"));
+        assert!(err("optim: {rate: 1}", &["optim.rate=[1"]).contains("no YAML"));
+    }
+}

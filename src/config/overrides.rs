@@ -1,0 +1,33 @@
+//! `--set a.b=c`: changes to a configuration before it is read.
+
+use crate::error::{Error, Result};
+use serde_yaml::{Mapping, Value};
+
+/// Applies `key.path=value` to a YAML tree; the value is read as YAML, missing mappings on the way are made.
+///
+/// # Errors
+/// An assignment without `=`, an empty key, or a path through something that is no mapping.
+pub fn apply(root: &mut Value, assignment: &str) -> Result<()> {
+    let (path, text) = assignment
+        .split_once('=')
+        .ok_or_else(|| Error::Config(format!("--set {assignment}: expected key.path=value, found no `=`")))?;
+    let value: Value = serde_yaml::from_str(text)
+        .map_err(|e| Error::Config(format!("--set {assignment}: `{text}` is no YAML value: {e}")))?;
+    let keys: Vec<&str> = path.trim().split('.').collect();
+    if keys.iter().any(|k| k.is_empty()) {
+        return Err(Error::Config(format!("--set {assignment}: `{path}` has an empty key; write it as a.b.c")));
+    }
+    let mut node = root;
+    for (depth, key) in keys.iter().enumerate() {
+        if node.is_null() {
+            *node = Value::Mapping(Mapping::new());
+        }
+        let Value::Mapping(map) = node else {
+            let at = keys[..depth].join(".");
+            return Err(Error::Config(format!("--set {assignment}: `{at}` is no mapping, so `{key}` can't be set in it")));
+        };
+        node = map.entry(Value::String((*key).to_string())).or_insert(Value::Null);
+    }
+    *node = value;
+    Ok(())
+}
