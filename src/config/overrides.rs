@@ -24,7 +24,9 @@ pub fn apply(root: &mut Value, assignment: &str) -> Result<()> {
         }
         let Value::Mapping(map) = node else {
             let at = keys[..depth].join(".");
-            return Err(Error::Config(format!("--set {assignment}: `{at}` is no mapping, so `{key}` can't be set in it")));
+            return Err(Error::Config(format!(
+                "--set {assignment}: `{at}` is no mapping, so `{key}` can't be set in it"
+            )));
         };
         node = map.entry(Value::String((*key).to_string())).or_insert(Value::Null);
     }

@@ -74,7 +74,7 @@ pub(super) fn check(answer: *mut c_char) -> Result<()> {
 }
 
 pub(super) fn raw(t: &Tensor) -> RawTensor {
-    t.as_ptr().cast()
+    t.as_ptr().cast_mut().cast()
 }
 
 pub(super) fn raws(tensors: &[Tensor]) -> Vec<RawTensor> {
