@@ -29,10 +29,13 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> 
     for assignment in sets {
         overrides::apply(&mut tree, assignment)?;
     }
-    serde_yaml::from_value(tree).map_err(|e| {
-        let message = e.to_string();
+    serde_path_to_error::deserialize(tree).map_err(|e| {
+        let message = e.inner().to_string();
         let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
-        Error::Config(format!("{origin}: {message}{hint}"))
+        match e.path().to_string().as_str() {
+            "." => Error::Config(format!("{origin}: {message}{hint}")),
+            path => Error::Config(format!("{origin}: {path}: {message}{hint}")),
+        }
     })
 }
 
