@@ -4,8 +4,10 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod augment;
 pub mod cli;
 pub mod config;
+pub mod data;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod torch;

@@ -1,0 +1,105 @@
+//! The binary versions of CIFAR-10 and CIFAR-100: records of one or two label bytes and 3 x 32 x 32 pixels.
+
+use super::{ImageSet, Split, find, stray_label};
+use crate::error::{Error, Result};
+use std::path::Path;
+
+const EDGE: usize = 32;
+const PIXELS: usize = 3 * EDGE * EDGE;
+/// Records of the longest official file.
+const MOST_RECORDS: u64 = 50_000;
+
+/// What differs between the two sets.
+pub(super) struct Layout {
+    folder: &'static str,
+    train: &'static [&'static str],
+    test: &'static [&'static str],
+    /// Label bytes of a record with the number of classes of each: the last one counts.
+    labels: &'static [usize],
+    names: &'static str,
+}
+
+pub(super) const CIFAR_10: Layout = Layout {
+    folder: "cifar-10-batches-bin",
+    train: &["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"],
+    test: &["test_batch.bin"],
+    labels: &[10],
+    names: "batches.meta.txt",
+};
+
+pub(super) const CIFAR_100: Layout = Layout {
+    folder: "cifar-100-binary",
+    train: &["train.bin"],
+    test: &["test.bin"],
+    labels: &[20, 100],
+    names: "fine_label_names.txt",
+};
+
+/// Reads a split.
+pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSet> {
+    let folder = root.join(layout.folder);
+    let folder = if folder.is_dir() { folder } else { root.to_path_buf() };
+    let files = match split {
+        Split::Train => layout.train,
+        Split::Test => layout.test,
+    };
+    let classes = layout.labels.last().copied().unwrap_or(0);
+    let record = layout.labels.len() + PIXELS;
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    for name in files {
+        let path = find(&folder, &[(*name).to_string()], &format!("file {name} of {}", layout.folder))?;
+        let bytes = read(&path, record)?;
+        for (column, classes) in layout.labels.iter().enumerate() {
+            let column_of = bytes.chunks_exact(record).map(|r| r[column]);
+            if let Some((index, label)) = stray_label(column_of, *classes) {
+                return Err(Error::data(
+                    &path,
+                    Some((index * record + column) as u64),
+                    format!("label {label} of image {index} is no class; expected 0 to {}", classes - 1),
+                ));
+            }
+        }
+        for record in bytes.chunks_exact(record) {
+            let (head, image) = record.split_at(layout.labels.len());
+            labels.extend(head.last().map(|label| i64::from(*label)));
+            pixels.extend_from_slice(image);
+        }
+    }
+    let mut set = ImageSet::new(pixels, [3, EDGE, EDGE], labels, classes);
+    set.class_names = class_names(&folder.join(layout.names), classes)?;
+    Ok(set)
+}
+
+/// The bytes of a file that has whole records, one at least.
+fn read(path: &Path, record: usize) -> Result<Vec<u8>> {
+    let len = path.metadata().map_err(Error::io(path, "cannot read"))?.len();
+    let most = MOST_RECORDS * record as u64;
+    if len == 0 || len % record as u64 != 0 || len > most {
+        return Err(Error::data(
+            path,
+            Some(len - len % record as u64),
+            format!(
+                "is {len} bytes long; expected a whole number of records of {record} bytes, 1 to {MOST_RECORDS}: it is cut short or \
+                 another version than the binary one; fetch it again"
+            ),
+        ));
+    }
+    std::fs::read(path).map_err(Error::io(path, "cannot read"))
+}
+
+/// The names of the classes, one a line, where there is such a file.
+fn class_names(path: &Path, classes: usize) -> Result<Vec<String>> {
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(path).map_err(Error::io(path, "cannot read"))?;
+    let names: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from).collect();
+    if names.len() != classes {
+        return Err(Error::data(
+            path,
+            None,
+            format!("has {} names of classes; expected {classes}, one a line", names.len()),
+        ));
+    }
+    Ok(names)
+}
