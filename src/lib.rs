@@ -6,7 +6,9 @@
 
 pub mod cli;
 pub mod config;
+pub mod doctor;
 pub mod error;
+pub mod report;
 #[allow(unsafe_code)]
 pub mod torch;
 
