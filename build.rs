@@ -30,5 +30,6 @@ fn main() {
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
         .file("cpp/bridge.cpp")
+        .file("cpp/cuda.cpp")
         .compile("weince_bridge");
 }

@@ -8,7 +8,9 @@ pub mod augment;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod doctor;
 pub mod error;
+pub mod report;
 #[allow(unsafe_code)]
 pub mod torch;
 

@@ -1,10 +1,12 @@
 //! The C++ bridge: what LibTorch offers and tch does not reach. All of the crate's `unsafe` is in this folder.
 
+mod cuda;
 mod ffi;
 mod fused;
 mod gradient;
 mod version;
 
+pub use cuda::{CudaDevice, CudaStatus, cuda_status};
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
 pub use gradient::known_gradient;
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};

@@ -1,0 +1,333 @@
+//! A finished run's folder as the report reads it, and runs that differ in nothing but their seed as one group.
+
+use super::metrics::{self, Metrics, Split};
+use super::table::{Format, Spread, Table};
+use crate::error::{Error, Result};
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+/// Larger pictures are not worth embedding in a page.
+const MOST_PNG_BYTES: u64 = 32 << 20;
+
+/// The files of one run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The folder.
+    pub folder: PathBuf,
+    /// `seed` of the configuration.
+    pub seed: i64,
+    /// `loss.kind` of the configuration.
+    pub loss_kind: String,
+    /// `config.resolved.yaml` as dotted keys and their values, in the order of the file.
+    pub config: Vec<(String, String)>,
+    /// `environment.json`.
+    pub environment: Map<String, Value>,
+    /// `metrics.jsonl`.
+    pub metrics: Metrics,
+    /// `results/linear.json`, if the linear probe has run.
+    pub linear: Option<Map<String, Value>>,
+    /// `results/knn.json`, if the kNN evaluation has run.
+    pub knn: Option<Map<String, Value>>,
+    /// `report/views.png`: augmented views, if the run left them.
+    pub views: Option<Vec<u8>>,
+}
+
+impl Run {
+    /// Reads a run folder.
+    ///
+    /// # Errors
+    /// A missing or damaged file, named. Only `results/*.json` and `report/views.png` may be missing.
+    pub fn read(folder: &Path) -> Result<Run> {
+        if !folder.is_dir() {
+            return Err(Error::data(folder, None, "no such run folder; give the folder that a training run wrote"));
+        }
+        let path = folder.join("config.resolved.yaml");
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "cannot read the run's configuration"))?;
+        let tree: serde_yaml::Value =
+            serde_yaml::from_str(&text).map_err(|e| Error::data(&path, None, format!("no YAML: {e}")))?;
+        let lacks =
+            |what: &str| Error::data(&path, None, format!("a run's configuration must have {what}; found none"));
+        let seed =
+            tree.get("seed").and_then(serde_yaml::Value::as_i64).ok_or_else(|| lacks("a whole number `seed`"))?;
+        let kind = tree.get("loss").and_then(|l| l.get("kind")).and_then(serde_yaml::Value::as_str);
+        let loss_kind = kind.ok_or_else(|| lacks("a name `loss.kind`"))?.to_string();
+        let mut config = Vec::new();
+        flatten("", &tree, &mut config);
+
+        let path = folder.join("environment.json");
+        let environment = read_object(&path)?.ok_or_else(|| {
+            Error::data(&path, None, "missing; a training run writes it at its start, so this is no whole run folder")
+        })?;
+        let linear = read_results(&folder.join("results/linear.json"))?;
+        let knn = read_results(&folder.join("results/knn.json"))?;
+        let metrics = metrics::read(&folder.join("metrics.jsonl"))?;
+        let views = read_png(&folder.join("report/views.png"))?;
+        let folder = folder.to_path_buf();
+        Ok(Run { folder, seed, loss_kind, config, environment, metrics, linear, knn, views })
+    }
+
+    /// The results that are missing, by the command that makes them.
+    pub fn missing_results(&self) -> Vec<&'static str> {
+        let both = [("eval-linear", self.linear.is_none()), ("eval-knn", self.knn.is_none())];
+        both.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name).collect()
+    }
+
+    /// The folder's name.
+    pub fn name(&self) -> String {
+        self.folder.file_name().unwrap_or(self.folder.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    /// Mean of a training value over the lines of the last epoch that has it.
+    fn last_epoch_mean(&self, name: &str) -> Option<f64> {
+        let lines = self.metrics.records.iter().filter(|r| r.split == Split::Train);
+        let values: Vec<(u64, f64)> = lines.filter_map(|r| Some((r.epoch, r.get(name)?))).collect();
+        let last = values.last()?.0;
+        let of_last: Vec<f64> = values.iter().filter(|(epoch, _)| *epoch == last).map(|(_, v)| *v).collect();
+        Spread::of(&of_last).map(|s| s.mean).filter(|m| m.is_finite())
+    }
+
+    fn knn_accuracy(&self) -> Option<f64> {
+        let results = self.knn.as_ref()?;
+        let largest_k = || {
+            let by_k = results.get("accuracy_at_k")?.as_object()?;
+            by_k.iter().max_by_key(|(k, _)| k.parse::<u64>().unwrap_or(0))?.1.as_f64()
+        };
+        results.get("test_accuracy").and_then(Value::as_f64).or_else(largest_k)
+    }
+}
+
+/// A column of the comparison: its key for machines, its title, how it is written, and where a run keeps it.
+pub struct Figure {
+    /// Key in JSON output.
+    pub key: &'static str,
+    /// Title with unit.
+    pub title: &'static str,
+    /// How it is written.
+    pub format: Format,
+    /// The value of one run, if it has it.
+    pub of: fn(&Run) -> Option<f64>,
+}
+
+/// The columns of the comparison.
+pub const FIGURES: [Figure; 7] = [
+    Figure {
+        key: "linear_accuracy",
+        title: "linear probe (%)",
+        format: Format::Percent,
+        of: |run| run.linear.as_ref()?.get("test_accuracy")?.as_f64(),
+    },
+    Figure { key: "knn_accuracy", title: "kNN (%)", format: Format::Percent, of: Run::knn_accuracy },
+    Figure {
+        key: "recall_at_1",
+        title: "recall@1 (%)",
+        format: Format::Percent,
+        of: |run| run.knn.as_ref()?.get("recall_at_1")?.as_f64(),
+    },
+    Figure {
+        key: "final_loss",
+        title: "final loss (nats)",
+        format: Format::Decimals(4),
+        of: |run| run.last_epoch_mean("loss"),
+    },
+    Figure {
+        key: "lambda_mean",
+        title: "mean λ",
+        format: Format::Decimals(3),
+        of: |run| run.last_epoch_mean("lambda_mean"),
+    },
+    Figure {
+        key: "images_per_second",
+        title: "images/s",
+        format: Format::Decimals(0),
+        of: |run| median(run.metrics.series(Split::Train, "images_per_second").into_iter().map(|(_, v)| v).collect()),
+    },
+    Figure {
+        key: "seconds",
+        title: "training (s)",
+        format: Format::Decimals(0),
+        of: |run| run.metrics.series(Split::Train, "seconds").last().map(|(_, v)| *v),
+    },
+];
+
+/// Runs whose configurations differ in `seed` alone.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The loss's kind, and what else tells the group from others with that kind.
+    pub label: String,
+    /// The runs, in the order given.
+    pub runs: Vec<Run>,
+}
+
+impl Group {
+    /// A figure over the group's runs that have it.
+    pub fn spread(&self, figure: &Figure) -> Option<Spread> {
+        let values: Vec<f64> = self.runs.iter().filter_map(figure.of).collect();
+        Spread::of(&values)
+    }
+}
+
+/// Reads run folders and groups them, groups in the order of their first run.
+///
+/// # Errors
+/// As [`Run::read`]; no folder at all; a folder given twice, which would count it twice.
+pub fn read_groups(folders: &[PathBuf]) -> Result<Vec<Group>> {
+    if folders.is_empty() {
+        return Err(Error::Input("report: no run folder given; give one or more".to_string()));
+    }
+    let mut seen: Vec<PathBuf> = Vec::new();
+    let mut groups: Vec<(Vec<(String, String)>, Group)> = Vec::new();
+    for folder in folders {
+        let run = Run::read(folder)?;
+        let real = folder.canonicalize().map_err(Error::io(folder, "cannot find the run folder"))?;
+        if seen.contains(&real) {
+            return Err(Error::data(
+                folder,
+                None,
+                "this run folder is given twice; its figures would be counted twice",
+            ));
+        }
+        seen.push(real);
+        let key: Vec<_> = run.config.iter().filter(|(key, _)| key != "seed").cloned().collect();
+        match groups.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, group)) => group.runs.push(run),
+            None => groups.push((key, Group { label: run.loss_kind.clone(), runs: vec![run] })),
+        }
+    }
+    let mut groups: Vec<Group> = groups.into_iter().map(|(_, group)| group).collect();
+    let labels: Vec<String> = (0..groups.len()).map(|index| label(&groups, index)).collect();
+    for (group, label) in groups.iter_mut().zip(labels) {
+        group.label = label;
+    }
+    Ok(groups)
+}
+
+/// The loss's kind; where other groups share it, also the settings in which those groups differ.
+fn label(groups: &[Group], index: usize) -> String {
+    let this = &groups[index].runs[0];
+    let namesakes: Vec<&Run> =
+        groups.iter().map(|g| &g.runs[0]).filter(|run| run.loss_kind == this.loss_kind).collect();
+    let settings: Vec<String> = differences(&namesakes)
+        .into_iter()
+        .filter(|key| key != "seed")
+        .map(|key| format!("{key}={}", this.setting(&key).unwrap_or("-")))
+        .collect();
+    if settings.is_empty() { this.loss_kind.clone() } else { format!("{} ({})", this.loss_kind, settings.join(", ")) }
+}
+
+impl Run {
+    /// The value of a dotted key of the configuration.
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        self.config.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+}
+
+/// The dotted keys whose value is not the same in all configurations.
+pub fn differences(runs: &[&Run]) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for (key, _) in runs.iter().flat_map(|run| &run.config) {
+        let first = runs[0].setting(key);
+        if !keys.contains(key) && runs.iter().any(|run| run.setting(key) != first) {
+            keys.push(key.clone());
+        }
+    }
+    keys
+}
+
+/// The comparison: a row a group, a column a figure.
+pub fn comparison(groups: &[Group]) -> Table {
+    let row = |group: &Group| (group.label.clone(), FIGURES.iter().map(|f| group.spread(f)).collect());
+    Table {
+        corner: "loss".to_string(),
+        columns: FIGURES.iter().map(|f| (f.title.to_string(), f.format)).collect(),
+        rows: groups.iter().map(row).collect(),
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    (n > 0).then(|| (values[(n - 1) / 2] + values[n / 2]) / 2.0)
+}
+
+fn flatten(prefix: &str, value: &serde_yaml::Value, out: &mut Vec<(String, String)>) {
+    if let serde_yaml::Value::Mapping(map) = value
+        && !map.is_empty()
+    {
+        for (key, inner) in map {
+            let dot = if prefix.is_empty() { "" } else { "." };
+            flatten(&format!("{prefix}{dot}{}", inline(key)), inner, out);
+        }
+    } else {
+        out.push((prefix.to_string(), inline(value)));
+    }
+}
+
+/// A YAML value on one line.
+fn inline(value: &serde_yaml::Value) -> String {
+    match value {
+        serde_yaml::Value::String(text) => text.clone(),
+        serde_yaml::Value::Sequence(items) => {
+            format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", "))
+        }
+        serde_yaml::Value::Mapping(map) => {
+            let entries = map.iter().map(|(k, v)| format!("{}: {}", inline(k), inline(v)));
+            format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+        }
+        serde_yaml::Value::Null => "null".to_string(),
+        serde_yaml::Value::Bool(b) => b.to_string(),
+        serde_yaml::Value::Number(n) => n.to_string(),
+        serde_yaml::Value::Tagged(t) => format!("{} {}", t.tag, inline(&t.value)),
+    }
+}
+
+/// The JSON object of a file; `None` if there is no such file.
+fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(path, "cannot read it")(e)),
+    };
+    let object = serde_json::from_slice(&bytes).map_err(|e| Error::data(path, None, format!("no JSON object: {e}")))?;
+    Ok(Some(object))
+}
+
+/// The results of an evaluation; every accuracy and recall in it is a fraction.
+fn read_results(path: &Path) -> Result<Option<Map<String, Value>>> {
+    let Some(results) = read_object(path)? else { return Ok(None) };
+    let is_fraction = |key: &str| key == "test_accuracy" || key == "val_accuracy" || key.starts_with("recall_at_");
+    let single = results.iter().filter(|(key, _)| is_fraction(key)).map(|(k, v)| (k.clone(), v));
+    let by_k = results.get("accuracy_at_k").and_then(Value::as_object).into_iter().flatten();
+    let by_k = by_k.map(|(k, v)| (format!("accuracy_at_k.{k}"), v));
+    for (key, value) in single.chain(by_k) {
+        // A value that an evaluation did not have is null.
+        if !value.is_null() && !value.as_f64().is_some_and(|v| (0.0..=1.0).contains(&v)) {
+            let message = format!("`{key}` must be a fraction from 0 to 1, found {value}; run the evaluation again");
+            return Err(Error::data(path, None, message));
+        }
+    }
+    Ok(Some(results))
+}
+
+fn read_png(path: &Path) -> Result<Option<Vec<u8>>> {
+    let size = match std::fs::metadata(path) {
+        Ok(data) => data.len(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(path, "cannot read it")(e)),
+    };
+    if size > MOST_PNG_BYTES {
+        return Err(Error::data(
+            path,
+            None,
+            format!("{size} bytes; a picture for the page has {MOST_PNG_BYTES} at most"),
+        ));
+    }
+    let bytes = std::fs::read(path).map_err(Error::io(path, "cannot read it"))?;
+    if !bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
+        return Err(Error::data(
+            path,
+            Some(0),
+            "expected a PNG's first bytes, found others; remove it or write it again",
+        ));
+    }
+    Ok(Some(bytes))
+}
