@@ -1,2 +1,4 @@
 //! The integration tests: one binary, one module an area.
 mod report;
+
+mod augment;
