@@ -6,7 +6,9 @@
 
 pub mod cli;
 pub mod config;
+pub mod device;
 pub mod error;
+pub mod eval;
 #[allow(unsafe_code)]
 pub mod torch;
 

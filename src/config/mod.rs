@@ -1,5 +1,6 @@
 //! Configuration: YAML read strictly. Unknown keys are refused and the nearest known one is suggested.
 
+pub mod eval;
 mod overrides;
 
 use crate::error::{Error, Result};
