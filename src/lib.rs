@@ -11,6 +11,9 @@ pub mod data;
 pub mod doctor;
 pub mod error;
 pub mod report;
+pub mod device;
+pub mod error;
+pub mod eval;
 #[allow(unsafe_code)]
 pub mod torch;
 

@@ -2,6 +2,7 @@
 
 pub mod augment;
 pub mod data;
+pub mod eval;
 mod overrides;
 
 use crate::error::{Error, Result};

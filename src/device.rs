@@ -1,0 +1,59 @@
+//! Which device a command computes on. A device that was asked for and is not there is an error, never another device.
+
+use crate::error::{Error, Result};
+use tch::{Cuda, Device};
+
+/// Reads `auto`, `cpu`, `cuda` (the first GPU) or `cuda:N`. `auto` is the first GPU where there is one, else the CPU.
+///
+/// # Errors
+/// [`Error::Config`] for any other text; [`Error::Input`] for a GPU that is not there, with the reason.
+pub fn parse(text: &str) -> Result<Device> {
+    match text {
+        "cpu" => Ok(Device::Cpu),
+        "auto" => Ok(Device::cuda_if_available()),
+        "cuda" => gpu(text, 0),
+        _ => {
+            let index = text.strip_prefix("cuda:").and_then(|n| n.parse().ok()).ok_or_else(|| {
+                Error::Config(format!("device `{text}` is not known: expected `auto`, `cpu`, `cuda` or `cuda:N`"))
+            })?;
+            gpu(text, index)
+        }
+    }
+}
+
+fn gpu(text: &str, index: usize) -> Result<Device> {
+    if !Cuda::is_available() {
+        return Err(Error::Input(format!(
+            "device `{text}` was asked for, but LibTorch finds no CUDA GPU: either its CUDA half is not linked, or there is no \
+             driver or no GPU; `doctor` says which. Use `--device cpu` to compute on the CPU"
+        )));
+    }
+    let count = usize::try_from(Cuda::device_count()).unwrap_or(0);
+    if index >= count {
+        return Err(Error::Input(format!(
+            "device `{text}` was asked for, but LibTorch sees {count} GPU(s), numbered from 0; CUDA_VISIBLE_DEVICES may hide some"
+        )));
+    }
+    Ok(Device::Cuda(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_others_are_usage_errors() {
+        assert_eq!(parse("cpu").unwrap(), Device::Cpu);
+        for wrong in ["", "gpu", "CPU", "cuda:", "cuda:-1", "cuda:x", "cpu:0"] {
+            let e = parse(wrong).unwrap_err();
+            assert_eq!(e.exit_code(), 2, "{wrong}: {e}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error() {
+        let e = parse("cuda:4096").unwrap_err();
+        assert_eq!(e.exit_code(), 1);
+        assert!(e.to_string().contains("cuda:4096"), "{e}");
+    }
+}

@@ -1,0 +1,191 @@
+//! The linear probe: how well a linear classifier reads the classes from frozen features.
+//!
+//! The default protocol is multinomial logistic regression, fitted to convergence, which leaves no learning rate to tune;
+//! [`super::adam`] is the authors' protocol. Both hold out a stratified validation part by the seed and count every test
+//! sample once.
+
+use super::features::{Classes, Features};
+use super::split::{Split, stratified};
+use super::{adam, logistic, record};
+use crate::config::eval::LinearConfig;
+use crate::error::{Error, Result};
+use serde::Serialize;
+use tch::{Device, Kind, Tensor};
+
+/// Rows that are multiplied at once: they stay in the cache between the two products of a step.
+pub(super) const BLOCK: i64 = 256;
+/// What a probe reached, for one seed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// Seed of the split, and of the initialisation and order where the protocol has them.
+    pub seed: u64,
+    /// Fraction of the test samples that are classified right.
+    pub test_accuracy: f64,
+    /// Fraction of the validation samples; absent where nothing was held out.
+    pub val_accuracy: Option<f64>,
+    /// Test samples classified right.
+    pub test_correct: usize,
+    /// Samples that were fitted while choosing.
+    pub train: usize,
+    /// Samples held out.
+    pub val: usize,
+    /// What the protocol tells of its fit.
+    #[serde(flatten)]
+    pub fit: Fit,
+}
+
+/// What a protocol tells of its fit.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Fit {
+    /// Of the logistic regression.
+    Lbfgs(Box<logistic::LbfgsFit>),
+    /// Of the authors' protocol.
+    Adam(adam::AdamFit),
+}
+
+/// Outcomes over seeds. Fractions, not percents.
+#[derive(Debug, Clone, Serialize)]
+pub struct LinearResult {
+    /// Mean over the seeds.
+    pub test_accuracy: f64,
+    /// Standard deviation over the seeds (n - 1); absent for one seed.
+    pub test_accuracy_std: Option<f64>,
+    /// Mean over the seeds; absent where nothing was held out.
+    pub val_accuracy: Option<f64>,
+    /// Standard deviation over the seeds; absent for one seed.
+    pub val_accuracy_std: Option<f64>,
+    /// One outcome a seed.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// Fits a probe for every seed. `progress` gets the steps done and the steps in all.
+///
+/// A test sample of a class that the training part lacks counts as wrong.
+///
+/// # Errors
+/// Values out of range, no seed, features that do not belong together, fewer than two classes, no possible validation split.
+pub fn evaluate(
+    config: &LinearConfig,
+    seeds: &[u64],
+    train: &Features,
+    test: &Features,
+    device: Device,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<LinearResult> {
+    config.validate()?;
+    if seeds.is_empty() {
+        return Err(Error::Config("`seeds` is empty; expected at least one seed".into()));
+    }
+    let classes = Classes::of(train, test)?;
+    if classes.count() < 2 {
+        return Err(Error::Input(format!(
+            "all training samples have the label {}; a linear probe needs two classes or more",
+            classes.labels[0]
+        )));
+    }
+    let _guard = tch::no_grad_guard();
+    let mut outcomes = Vec::new();
+    for (i, &seed) in seeds.iter().enumerate() {
+        let split = stratified(&classes.train, classes.count(), config.validation(), seed)?;
+        let task = Task { train, classes: &classes, split: &split, device };
+        let mut step = |done, steps| progress(i as u64 * steps + done, seeds.len() as u64 * steps);
+        let (model, val_accuracy, fit) = match config {
+            LinearConfig::Lbfgs(config) => logistic::fit(config, &task, &mut step)?,
+            LinearConfig::Adam(config) => adam::train(config, seed, &task, &mut step)?,
+        };
+        let (test_correct, _) = model.score(test.features(), None, &classes.test)?;
+        outcomes.push(Outcome {
+            seed,
+            test_accuracy: test_correct as f64 / test.samples() as f64,
+            val_accuracy,
+            test_correct,
+            train: split.fit.len(),
+            val: split.validation.len(),
+            fit,
+        });
+    }
+    let tests: Vec<f64> = outcomes.iter().map(|o| o.test_accuracy).collect();
+    let vals: Vec<f64> = outcomes.iter().filter_map(|o| o.val_accuracy).collect();
+    let (test_accuracy, test_accuracy_std) = record::spread(&tests);
+    let (val_accuracy, val_accuracy_std) = record::spread(&vals);
+    Ok(LinearResult {
+        test_accuracy: test_accuracy.unwrap_or(f64::NAN),
+        test_accuracy_std,
+        val_accuracy,
+        val_accuracy_std,
+        outcomes,
+    })
+}
+
+/// One seed's data.
+pub(super) struct Task<'a> {
+    pub train: &'a Features,
+    pub classes: &'a Classes,
+    pub split: &'a Split,
+    pub device: Device,
+}
+
+impl Task<'_> {
+    /// Accuracy and mean loss of a classifier on the validation part; none where nothing was held out.
+    pub fn validate(&self, model: &Classifier) -> Result<Option<(f64, f64)>> {
+        let held = &self.split.validation;
+        if held.is_empty() {
+            return Ok(None);
+        }
+        let targets: Vec<Option<usize>> = held.iter().map(|&i| Some(self.classes.train[i as usize])).collect();
+        let (correct, loss) = model.score(self.train.features(), Some(held), &targets)?;
+        Ok(Some((correct as f64 / held.len() as f64, loss)))
+    }
+}
+
+/// A linear classifier of features that are centred and scaled first. Float64.
+///
+/// # Shapes
+/// `mean`, `scale` [d]; `weight` [d + 1, classes], the last row the bias.
+pub(super) struct Classifier {
+    pub mean: Tensor,
+    pub scale: Tensor,
+    pub weight: Tensor,
+}
+
+impl Classifier {
+    /// How many of the rows are right, and their mean cross-entropy over those with a known class. `rows` selects and
+    /// orders; the lowest class wins a tie.
+    pub fn score(&self, features: &Tensor, rows: Option<&[i64]>, targets: &[Option<usize>]) -> Result<(usize, f64)> {
+        let classes = self.weight.size()[1] as usize;
+        let (mut correct, mut loss, mut known) = (0, 0.0, 0usize);
+        for (b, targets) in targets.chunks(BLOCK as usize).enumerate() {
+            let begin = b * BLOCK as usize;
+            let block = match rows {
+                Some(rows) => {
+                    features.f_index_select(0, &Tensor::f_from_slice(&rows[begin..begin + targets.len()])?)?
+                }
+                None => features.f_narrow(0, begin as i64, targets.len() as i64)?,
+            };
+            let x = augmented(&block.f_to_device(self.mean.device())?, &self.mean, &self.scale)?;
+            let log_p = x.f_matmul(&self.weight)?.f_log_softmax(1, Kind::Double)?;
+            let log_p = Vec::<f64>::try_from(&log_p.f_to_device(Device::Cpu)?.f_flatten(0, -1)?)?;
+            for (row, target) in log_p.chunks_exact(classes).zip(targets) {
+                let mut best = 0;
+                for (class, value) in row.iter().enumerate() {
+                    if *value > row[best] {
+                        best = class;
+                    }
+                }
+                if let &Some(target) = target {
+                    correct += usize::from(best == target);
+                    loss -= row[target];
+                    known += 1;
+                }
+            }
+        }
+        Ok((correct, loss / known.max(1) as f64))
+    }
+}
+
+/// Centred, scaled, with a last column of ones for the bias; float64.
+pub(super) fn augmented(features: &Tensor, mean: &Tensor, scale: &Tensor) -> Result<Tensor> {
+    let x = features.f_to_kind(Kind::Double)?.f_sub(mean)?.f_div(scale)?;
+    Ok(x.f_pad([0i64, 1], "constant", 1.0)?)
+}

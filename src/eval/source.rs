@@ -1,0 +1,69 @@
+//! Where an evaluation's features come from.
+
+use super::features::Features;
+use crate::error::{Error, Result};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// Where the features come from. A source gives [`Inputs`]; evaluations know nothing else of it.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Two safetensors files with the keys `features` and `labels`.
+    Files {
+        /// Features to fit on.
+        train: PathBuf,
+        /// Features to test on.
+        test: PathBuf,
+    },
+}
+
+/// A file that was read, and what it held.
+#[derive(Debug, Clone, Serialize)]
+pub struct DataFile {
+    /// As it was given.
+    pub path: String,
+    /// Of the whole file, in hexadecimal.
+    pub sha256: String,
+}
+
+/// What the result file says of the data.
+#[derive(Debug, Clone, Serialize)]
+pub struct Data {
+    /// Where the training features came from.
+    pub train: DataFile,
+    /// Where the test features came from.
+    pub test: DataFile,
+}
+
+/// Features to fit and to test on, with their origin.
+#[derive(Debug)]
+pub struct Inputs {
+    /// To fit on.
+    pub train: Features,
+    /// To test on.
+    pub test: Features,
+    /// Where they came from.
+    pub data: Data,
+    /// Of the encoder's weights; none where features were given ready-made.
+    pub checkpoint_sha256: Option<String>,
+}
+
+impl Source {
+    /// Reads or makes the features.
+    ///
+    /// # Errors
+    /// As [`Features::read`].
+    pub fn load(&self) -> Result<Inputs> {
+        let Source::Files { train, test } = self;
+        let ((train, train_file), (test, test_file)) = (read(train)?, read(test)?);
+        Ok(Inputs { train, test, data: Data { train: train_file, test: test_file }, checkpoint_sha256: None })
+    }
+}
+
+fn read(path: &Path) -> Result<(Features, DataFile)> {
+    let bytes = std::fs::read(path).map_err(Error::io(path, "cannot read the features"))?;
+    let features = Features::from_bytes(&bytes, path)?;
+    let sha256 = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+    Ok((features, DataFile { path: path.display().to_string(), sha256 }))
+}
