@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod config;
 pub mod error;
+pub mod loss;
 #[allow(unsafe_code)]
 pub mod torch;
 

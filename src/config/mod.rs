@@ -1,5 +1,7 @@
 //! Configuration: YAML read strictly. Unknown keys are refused and the nearest known one is suggested.
 
+pub mod loss;
+pub mod loss_reference;
 mod overrides;
 
 use crate::error::{Error, Result};
