@@ -1,1 +1,103 @@
-fn main() {}
+//! The loss, its gradient and its statistics for embeddings in a file.
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use weince::config::loss::LossConfig;
+use weince::config::loss_reference::ReferenceConfig;
+use weince::loss::Layout;
+use weince::loss::check::{Embeddings, check};
+use weince::{Error, Result};
+
+/// Computes a contrastive loss on given embeddings, for checking other implementations against this one.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Safetensors file with z_i and z_j, [N, d] float32 or float64.
+    #[arg(long, value_name = "FILE")]
+    embeddings: PathBuf,
+    /// YAML file with a `loss:` key (a run's whole configuration will do), or the reference's own config.yaml.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Sets a key of the configuration, such as loss.kind=weince; the default is loss.kind=infonce.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Who is compared with whom.
+    #[arg(long, value_enum, default_value_t = LayoutArg::TwoView)]
+    layout: LayoutArg,
+    /// Safetensors file to write: grad_z_i, grad_z_j, lambda, rho, beta, delta_aic.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LayoutArg {
+    /// SimCLR: both views are anchors, 2N - 2 negatives.
+    #[value(name = "two_view")]
+    TwoView,
+    /// SimCSE: first views against second views, N - 1 negatives.
+    #[value(name = "one_way")]
+    OneWay,
+}
+
+/// The one key that matters here.
+#[derive(Deserialize)]
+struct Run {
+    loss: Option<LossConfig>,
+    policy: Option<serde_yaml::Value>,
+}
+
+fn loss_config(file: Option<&Path>, sets: &[String]) -> Result<LossConfig> {
+    let (origin, text) = match file {
+        None => ("--set".to_string(), String::new()),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Error::Config(format!("{}: cannot read the configuration: {e}", path.display())))?;
+            (path.display().to_string(), text)
+        }
+    };
+    let run: Run = weince::config::parse(&text, &origin, sets)?;
+    match (run.loss, run.policy) {
+        (Some(loss), _) => Ok(loss),
+        (None, Some(_)) => ReferenceConfig::from_authors_file(&text, &origin).map(LossConfig::Reference),
+        (None, None) if file.is_none() => Ok(LossConfig::default()),
+        (None, None) => Err(Error::Config(format!(
+            "{origin}: expected a key `loss`, as in `loss: {{kind: weince}}`, or the reference's own configuration with a \
+             key `policy`; found neither"
+        ))),
+    }
+}
+
+fn body() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let config = loss_config(args.config.as_deref(), &args.sets)?;
+    let layout = match args.layout {
+        LayoutArg::TwoView => Layout::TwoView,
+        LayoutArg::OneWay => Layout::OneWay,
+    };
+    let embeddings = Embeddings::read(&args.embeddings)?;
+    let checked =
+        check(&embeddings, &config, layout).with_context(|| format!("{}", args.embeddings.display()))?;
+    if let Some(out) = &args.out {
+        checked.write(out)?;
+        let left_out = checked.left_out();
+        if !left_out.is_empty() {
+            eprintln!("{}: without {}, which this loss does not have", out.display(), left_out.join(", "));
+        }
+    }
+    if args.json {
+        println!("{}", checked.json()?);
+    } else {
+        print!("{}", checked.text());
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    weince::cli::run(body)
+}

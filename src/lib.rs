@@ -14,6 +14,7 @@ pub mod report;
 pub mod device;
 pub mod error;
 pub mod eval;
+pub mod loss;
 #[allow(unsafe_code)]
 pub mod torch;
 

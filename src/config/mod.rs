@@ -3,6 +3,8 @@
 pub mod augment;
 pub mod data;
 pub mod eval;
+pub mod loss;
+pub mod loss_reference;
 mod overrides;
 
 use crate::error::{Error, Result};

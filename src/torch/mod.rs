@@ -4,9 +4,11 @@ mod cuda;
 mod ffi;
 mod fused;
 mod gradient;
+mod smallest;
 mod version;
 
 pub use cuda::{CudaDevice, CudaStatus, cuda_status};
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
 pub use gradient::known_gradient;
+pub use smallest::{smallest, smallest_with_columns};
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};

@@ -1,0 +1,134 @@
+//! What a loss tells about a batch beside its value: tensors on the device, read when somebody wants to.
+
+use super::pairs::Pairs;
+use super::tail::{BatchFit, Fit, Gate};
+use tch::{Kind, Tensor};
+
+/// Statistics of one batch, on its device and without gradient; reading them is what synchronises.
+///
+/// # Shapes
+/// Per-anchor tensors are float64 [A], A = 2N with two views (view i first) and N one way. What a loss has no meaning for
+/// is none.
+#[derive(Debug)]
+pub struct Diagnostics {
+    /// Share of the Weibull link.
+    pub lambda: Option<Tensor>,
+    /// The part of lambda that the distance of the hardest negative gives.
+    pub lambda_rho: Option<Tensor>,
+    /// The part of lambda that the evidence gives.
+    pub lambda_aic: Option<Tensor>,
+    /// Shortfall of the hardest negative, at least eps.
+    pub rho: Tensor,
+    /// Exponent in use.
+    pub beta: Option<Tensor>,
+    /// Slope of the Weibull line, negative ones as 0.
+    pub slope: Option<Tensor>,
+    /// The evidence for a Weibull tail: delta-AIC, or twice a log-likelihood ratio where that is configured.
+    pub delta_aic: Option<Tensor>,
+    /// R2 of the Weibull line.
+    pub r2: Option<Tensor>,
+    /// Distance at which its signal is one half; 0-dim.
+    pub pivot: Option<Tensor>,
+    /// The batch's exponent; 0-dim.
+    pub batch_beta: Option<Tensor>,
+    /// Slope of the fit to the batch's pooled tail; 0-dim.
+    pub batch_slope: Option<Tensor>,
+    /// R2 of that fit; 0-dim.
+    pub batch_r2: Option<Tensor>,
+    /// Embeddings with a norm below 1e-8; 0-dim int64.
+    pub zero_rows: Tensor,
+    /// Anchors whose hardest negative is a duplicate, closer than eps; 0-dim int64.
+    pub near_duplicates: Tensor,
+}
+
+/// [A, 1] to [A].
+pub(super) fn anchors(column: &Tensor) -> Tensor {
+    column.contiguous().view([-1])
+}
+
+fn scalar(cell: &Tensor) -> Tensor {
+    cell.reshape([] as [i64; 0])
+}
+
+impl Diagnostics {
+    pub(super) fn new(pairs: &Pairs, hardest: &Tensor, eps: f64) -> Diagnostics {
+        Diagnostics {
+            lambda: None,
+            lambda_rho: None,
+            lambda_aic: None,
+            rho: anchors(&hardest.clamp_min(eps)),
+            beta: None,
+            slope: None,
+            delta_aic: None,
+            r2: None,
+            pivot: None,
+            batch_beta: None,
+            batch_slope: None,
+            batch_r2: None,
+            zero_rows: pairs.zero_rows(),
+            near_duplicates: hardest.le(eps).sum(Kind::Int64),
+        }
+    }
+
+    pub(super) fn set_gate(&mut self, gate: &Gate, pivot: &Tensor) {
+        self.lambda = Some(anchors(&gate.lambda));
+        self.lambda_rho = Some(anchors(&gate.lambda_rho));
+        self.lambda_aic = Some(anchors(&gate.lambda_aic));
+        self.pivot = Some(scalar(pivot));
+    }
+
+    pub(super) fn set_fit(&mut self, fit: &Fit, evidence: &Tensor) {
+        self.slope = Some(anchors(&fit.slope));
+        self.r2 = Some(anchors(&fit.r2));
+        self.delta_aic = Some(anchors(evidence));
+    }
+
+    pub(super) fn set_batch(&mut self, batch: &BatchFit) {
+        self.batch_beta = Some(scalar(&batch.beta));
+        self.batch_slope = batch.slope.as_ref().map(scalar);
+        self.batch_r2 = batch.r2.as_ref().map(scalar);
+    }
+
+    /// Names of the entries of [`Diagnostics::scalars`].
+    pub const SCALARS: [&'static str; 13] = [
+        "lambda_mean",
+        "lambda_rho_mean",
+        "lambda_aic_mean",
+        "delta_aic_min",
+        "rho_mean",
+        "beta_mean",
+        "r2_mean",
+        "pivot",
+        "batch_beta",
+        "batch_slope",
+        "batch_r2",
+        "zero_rows",
+        "near_duplicates",
+    ];
+
+    /// The batch in one float64 tensor on its device, in the order of [`Diagnostics::SCALARS`]; NaN where the loss has no
+    /// such thing. Reading it is one transfer, at a time of the caller's choosing.
+    pub fn scalars(&self) -> Tensor {
+        let none = || Tensor::full([] as [i64; 0], f64::NAN, (Kind::Double, self.rho.device()));
+        let mean = |t: &Option<Tensor>| t.as_ref().map_or_else(none, |t| t.mean(Kind::Double));
+        let same = |t: &Option<Tensor>| t.as_ref().map_or_else(none, Tensor::shallow_clone);
+        Tensor::stack(
+            &[
+                mean(&self.lambda),
+                mean(&self.lambda_rho),
+                mean(&self.lambda_aic),
+                self.delta_aic.as_ref().map_or_else(none, Tensor::min),
+                self.rho.mean(Kind::Double),
+                mean(&self.beta),
+                mean(&self.r2),
+                same(&self.pivot),
+                same(&self.batch_beta),
+                same(&self.batch_slope),
+                same(&self.batch_r2),
+                self.zero_rows.to_kind(Kind::Double),
+                self.near_duplicates.to_kind(Kind::Double),
+            ],
+            0,
+        )
+    }
+}
