@@ -1,3 +1,4 @@
 //! The integration tests: one binary, one module an area.
 
 mod augment;
+mod data;
