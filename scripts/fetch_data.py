@@ -172,8 +172,8 @@ def fashion_from_debian(folder: Path, wanted: dict[str, str]) -> None:
                 update = apt(*private, "update")
                 result = apt(*private, "download", FASHION_PACKAGE)
                 if result.returncode:
-                    lines = (result.stderr.strip() or update.stderr.strip() or "apt-get failed").splitlines()
-                    raise Failed(f"{where}: {lines[-1]}")
+                    reasons = [result.stderr.strip().splitlines()[-1:], update.stderr.strip().splitlines()[:1]]
+                    raise Failed(f"{where}: {'; '.join(line for lines in reasons for line in lines) or 'apt-get failed'}")
             package = next(room.glob("*.deb"), None)
             if package is None:
                 raise Failed(f"{where}: apt-get download left no file")
