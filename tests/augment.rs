@@ -132,7 +132,7 @@ fn parameters_have_torchvisions_distributions() {
     };
     for (height, width) in [(32, 32), (96, 64), (20, 90)] {
         let crops: Vec<Crop> = draws(height, width).map(|d| d.crop).collect();
-        let mut check = |part: &str, of: fn(&Crop) -> usize| {
+        let check = |part: &str, of: fn(&Crop) -> usize| {
             let name = format!("crop_{height}x{width}.{part}");
             check_distribution(&name, &theirs[&name], &crops.iter().map(|c| of(c) as f64).collect::<Vec<_>>());
         };

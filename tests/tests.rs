@@ -3,3 +3,4 @@ mod report;
 
 mod augment;
 mod loss;
+mod data;

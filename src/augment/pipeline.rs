@@ -54,7 +54,7 @@ impl Views {
                 "views need images of 1 or 3 channels and edges from 1 to {MAX_EDGE} pixels; these are {channels} x {height} x {width}"
             )));
         }
-        let size = config.size.unwrap_or(height.max(width));
+        let size = config.view_size(height, width);
         if config.blur.is_some() && blur::kernel_size(size) / 2 >= size {
             return Err(Error::Config(format!(
                 "augment.blur: views of {size} pixels are too small for a kernel of {}; remove the blur or raise augment.size",

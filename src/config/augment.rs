@@ -108,6 +108,14 @@ impl Default for BlurConfig {
 }
 
 impl AugmentConfig {
+    /// Edge of the views of images of a shape: as configured, or their longer edge.
+    ///
+    /// # Units
+    /// Pixels.
+    pub fn view_size(&self, height: usize, width: usize) -> usize {
+        self.size.unwrap_or(height.max(width))
+    }
+
     /// Checks the values.
     ///
     /// # Errors

@@ -120,7 +120,13 @@ impl Loader {
             })
         };
         let (next, end) = (count(start.epoch, start.step)?, count(epochs, 0)?);
-        let state = State { begin: next, limit: next + threads as u64 + 1, end, shelf: BTreeMap::new(), order: None };
+        let state = State {
+            begin: next,
+            limit: next.saturating_add(threads as u64 + 1),
+            end,
+            shelf: BTreeMap::new(),
+            order: None,
+        };
         let shared = Arc::new(Shared {
             source: Source { set, views, sampler },
             state: Mutex::new(state),
