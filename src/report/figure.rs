@@ -109,7 +109,7 @@ impl LineChart {
         let legend: Vec<_> = self.series.iter().map(|s| (s.label.as_str(), s.colour)).collect();
         draw(|root| {
             let area = header(root, &self.title, &legend)?;
-            let mut chart = frame(&area, x.range(7), y.range(6))?;
+            let mut chart = frame(&area, x.range(7), y.range(6), 44)?;
             mesh(&mut chart, &x, Some(&self.x.label), &y, &self.y.label)?;
             for (series, points) in self.series.iter().zip(&shown) {
                 let colour = palette(series.colour);
@@ -167,7 +167,7 @@ impl BarChart {
         let x = Scale { log: false, low: 0.0, high: self.groups.len() as f64 };
         draw(|root| {
             let area = header(root, &self.title, &legend)?;
-            let mut chart = frame(&area, x.range(0), y.range(6))?;
+            let mut chart = frame(&area, x.range(0), y.range(6), 26)?;
             mesh(&mut chart, &x, None, &y, &self.y)?;
             let width = 0.7 / self.series.len().max(1) as f64;
             for (place, (label, bars)) in self.groups.iter().enumerate() {
@@ -253,7 +253,7 @@ impl Histogram {
         let y = Scale { log: false, low: 0.0, high: most * 1.05 };
         draw(|root| {
             let area = header(root, &self.title, &[])?;
-            let mut chart = frame(&area, x.range(7), y.range(6))?;
+            let mut chart = frame(&area, x.range(7), y.range(6), 44)?;
             mesh(&mut chart, &x, Some(&self.x), &y, "count")?;
             let style = palette(0).mix(0.7).filled();
             chart.draw_series(edges.windows(2).zip(&counts).map(|(edge, count)| {
@@ -428,13 +428,19 @@ fn header<'a>(root: &Area<'a>, title: &str, legend: &[(&str, usize)]) -> Drawn<A
     Ok(root.split_vertically(top).1)
 }
 
-fn frame<'a, 'b>(area: &'b Area<'a>, x: Ticked, y: Ticked) -> Drawn<ChartContext<'b, SVGBackend<'a>, Plane>> {
+/// The plane inside its axes, with that many pixels below it for what describes the abscissa.
+fn frame<'a, 'b>(
+    area: &'b Area<'a>,
+    x: Ticked,
+    y: Ticked,
+    below: i32,
+) -> Drawn<ChartContext<'b, SVGBackend<'a>, Plane>> {
     ChartBuilder::on(area)
         .margin_right(20 * SUBPIXELS)
         .margin_bottom(8 * SUBPIXELS)
         .margin_left(8 * SUBPIXELS)
         .margin_top(6 * SUBPIXELS)
-        .x_label_area_size(44 * SUBPIXELS)
+        .x_label_area_size(below * SUBPIXELS)
         .y_label_area_size(64 * SUBPIXELS)
         .build_cartesian_2d(x, y)
 }

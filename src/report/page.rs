@@ -5,7 +5,7 @@
 use super::figure::{Axis, BarChart, LineChart, Point, Series};
 use super::metrics::Split;
 use super::run::{FIGURES, Group, Run, comparison, differences};
-use super::table::{Format, Spread, escape};
+use super::table::{Format, Spread, escape, write_figure};
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,10 +22,12 @@ struct Curve {
     name: &'static str,
     title: &'static str,
     axis: &'static str,
+    /// From the unit of the metrics to that of the axis.
+    factor: f64,
 }
 
 const fn train(name: &'static str, title: &'static str, axis: &'static str) -> Curve {
-    Curve { split: Split::Train, name, title, axis }
+    Curve { split: Split::Train, name, title, axis, factor: 1.0 }
 }
 
 const PROGRESS: [Curve; 4] = [
@@ -34,7 +36,8 @@ const PROGRESS: [Curve; 4] = [
         split: Split::Eval,
         name: "knn_accuracy",
         title: "kNN accuracy while training",
-        axis: "accuracy (fraction)",
+        axis: "accuracy (%)",
+        factor: 100.0,
     },
     train("grad_norm", "Gradient norm", "norm over all parameters"),
     train("lr", "Learning rate", "learning rate"),
@@ -188,7 +191,7 @@ fn mean_curve(group: &Group, curve: &Curve) -> Vec<Point> {
             let (n, steps, values) = of_run.entry(step / width).or_default();
             *n += 1.0;
             *steps += *step as f64;
-            *values += value;
+            *values += curve.factor * value;
         }
         for (bin, (n, steps, values)) in of_run {
             let (all_steps, all_values) = bins.entry(bin).or_default();
@@ -232,16 +235,19 @@ fn protocol(out: &mut String, runs: &[&Run]) {
         let tail = if run.metrics.torn { ", metrics end in a torn line" } else { "" };
         let missing = run.missing_results();
         let results = if missing.is_empty() { "complete".to_string() } else { format!("no {}", missing.join(", no ")) };
-        vec![
+        let mut cells = vec![
             run.name(),
             run.loss_kind.clone(),
             run.seed.to_string(),
             format!("{}{tail}", steps.unwrap_or(0)),
-            results,
             run.environment.get("started").map_or("-".to_string(), plain),
-        ]
+            results,
+        ];
+        cells.extend(FIGURES.iter().map(|f| write_figure((f.of)(run).and_then(|v| Spread::of(&[v])), f.format)));
+        cells
     };
-    let head = ["run", "loss", "seed", "steps", "results", "started"].map(String::from).to_vec();
+    let mut head = ["run", "loss", "seed", "steps", "started", "results"].map(String::from).to_vec();
+    head.extend(FIGURES.iter().map(|f| f.title.to_string()));
     grid(out, &head, runs.iter().map(row).collect());
 
     let names: Vec<String> = runs.iter().map(|r| r.name()).collect();

@@ -115,7 +115,7 @@ impl Table {
 }
 
 /// `mean ± std (n)`, or the one value there is.
-fn write_figure(figure: Option<Spread>, format: Format) -> String {
+pub(super) fn write_figure(figure: Option<Spread>, format: Format) -> String {
     let Some(Spread { mean, std, n }) = figure else { return "-".to_string() };
     let (factor, decimals) = match format {
         Format::Percent => (100.0, 2),
