@@ -8,13 +8,12 @@ pub mod augment;
 pub mod cli;
 pub mod config;
 pub mod data;
-pub mod doctor;
-pub mod error;
-pub mod report;
 pub mod device;
+pub mod doctor;
 pub mod error;
 pub mod eval;
 pub mod loss;
+pub mod report;
 #[allow(unsafe_code)]
 pub mod torch;
 

@@ -1,6 +1,6 @@
 //! The integration tests: one binary, one module an area.
-mod report;
 
 mod augment;
-mod loss;
 mod data;
+mod loss;
+mod report;
