@@ -4,9 +4,12 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod error;
+pub mod model;
+pub mod optim;
 #[allow(unsafe_code)]
 pub mod torch;
 

@@ -1,5 +1,7 @@
 //! Configuration: YAML read strictly. Unknown keys are refused and the nearest known one is suggested.
 
+pub mod model;
+pub mod optim;
 mod overrides;
 
 use crate::error::{Error, Result};

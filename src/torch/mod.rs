@@ -6,5 +6,5 @@ mod gradient;
 mod version;
 
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
-pub use gradient::known_gradient;
+pub use gradient::{clear_gradients, known_gradient, total_norm};
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};
