@@ -163,10 +163,8 @@ fn a_saved_state_continues_the_same_series() {
         let mut whole = optimizer(config, &params);
         train(&params, &mut whole, 0..3);
         let saved: Vec<(String, Tensor)> = whole.state().iter().map(|(n, t)| (n.clone(), t.copy())).collect();
-        let resumed: Vec<(String, Tensor)> = params
-            .iter()
-            .map(|(n, t)| (n.clone(), t.detach().copy().set_requires_grad(true)))
-            .collect();
+        let resumed: Vec<(String, Tensor)> =
+            params.iter().map(|(n, t)| (n.clone(), t.detach().copy().set_requires_grad(true))).collect();
         train(&params, &mut whole, 3..5);
         let mut second = optimizer(config, &resumed);
         second.load_state(&saved).unwrap();

@@ -39,10 +39,7 @@ impl Projector {
     pub fn forward(&self, features: &Tensor) -> Result<Tensor> {
         let size = features.size();
         if size.len() != 2 || size[1] != self.features {
-            return Err(Error::Input(format!(
-                "projector: expected features [B, {}], found {size:?}",
-                self.features
-            )));
+            return Err(Error::Input(format!("projector: expected features [B, {}], found {size:?}", self.features)));
         }
         self.second.forward(&self.first.forward(features)?.f_relu_()?)
     }

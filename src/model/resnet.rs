@@ -1,8 +1,8 @@
 //! ResNet-18 and ResNet-50 without the classifier: torchvision's with `fc = Identity()`, name for name and number for number.
 
+use super::Encoder;
 use super::layers::{BatchNorm2d, Conv2d};
 use super::store::{Path, Store, is_float};
-use super::Encoder;
 use crate::config::model::{ResnetConfig, Stem};
 use crate::error::{Error, Result};
 use tch::Tensor;
@@ -159,7 +159,7 @@ impl Encoder for Resnet {
         for block in &self.layers.blocks {
             x = block.forward(&x, train)?;
         }
-        Ok(x.f_adaptive_avg_pool2d(1)?.f_flatten(1, -1)?)
+        Ok(x.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)?)
     }
 
     fn features(&self) -> i64 {
@@ -221,7 +221,7 @@ mod tests {
         let net = narrow(Stem::Small);
         tch::manual_seed(3);
         let x = Tensor::randn([4, 3, 9, 7], (Kind::Float, Device::Cpu));
-        net.forward(&x, true).unwrap();
+        let _ = net.forward(&x, true).unwrap();
         let before: Vec<Tensor> = net.store().state_dict().iter().map(|(_, t)| t.copy()).collect();
         let whole = net.forward(&x, false).unwrap();
         for i in 0..4 {

@@ -248,9 +248,9 @@ mod tests {
         Store::build(|root| {
             let at = root / "layer1" / 0;
             let weight = at.parameter("weight", Tensor::zeros([2, 3], (Kind::Float, Device::Cpu)))?;
-            at.buffer("running_mean", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
-            at.buffer("num_batches_tracked", Tensor::from(0i64));
-            root.parameter("bias", Tensor::zeros([3], (Kind::Float, Device::Cpu)))?;
+            let _ = at.buffer("running_mean", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+            let _ = at.buffer("num_batches_tracked", Tensor::from(0i64));
+            let _ = root.parameter("bias", Tensor::zeros([3], (Kind::Float, Device::Cpu)))?;
             Ok(weight)
         })
         .unwrap()
@@ -298,17 +298,8 @@ mod tests {
         }
         assert_eq!(weight.sum(Kind::Double).double_value(&[]), 0.0);
         let mut twice = store.state_dict();
-        twice.push(twice[0].clone_pair());
+        twice.push((twice[0].0.clone(), twice[0].1.shallow_clone()));
         assert!(store.load(&twice).unwrap_err().to_string().contains("given twice"));
-    }
-
-    trait ClonePair {
-        fn clone_pair(&self) -> (String, Tensor);
-    }
-    impl ClonePair for (String, Tensor) {
-        fn clone_pair(&self) -> (String, Tensor) {
-            (self.0.clone(), self.1.shallow_clone())
-        }
     }
 
     #[test]
@@ -325,8 +316,8 @@ mod tests {
     #[test]
     fn a_name_registered_twice_is_refused() {
         let made = Store::build(|root| {
-            root.buffer("a", Tensor::from(0i64));
-            root.buffer("a", Tensor::from(0i64));
+            let _ = root.buffer("a", Tensor::from(0i64));
+            let _ = root.buffer("a", Tensor::from(0i64));
             Ok(())
         });
         assert!(made.unwrap_err().to_string().contains("`a`"));

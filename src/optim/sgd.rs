@@ -34,8 +34,7 @@ impl Sgd {
 impl Rule for Sgd {
     fn step(&mut self, u: &Update) -> Result<()> {
         let weight_decay = if u.regularized { self.args.weight_decay } else { 0.0 };
-        let momenta =
-            if self.momentum_buffer.is_empty() { Vec::new() } else { pick(&self.momentum_buffer, u.members) };
+        let momenta = if self.momentum_buffer.is_empty() { Vec::new() } else { pick(&self.momentum_buffer, u.members) };
         fused_sgd(SgdArgs { lr: u.lr, weight_decay, ..self.args }, u.params, u.grads, &momenta, None, u.found_inf)
     }
 
