@@ -6,9 +6,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/version.h>
 
@@ -87,6 +91,8 @@ char* weince_fused_adam(int decoupled, Tensor* const* params, Tensor* const* gra
                                                  const std::optional<Tensor>&)>(at::_fused_adam_);
     step(p, g, m, v, {}, s, lr, beta1, beta2, weight_decay, eps, false, false, optional(grad_scale),
          optional(found_inf));
+    // The kernel skips the update where found_inf is 1; the step counts go back with it, without asking the device.
+    if (found_inf) at::_foreach_sub_(s, std::vector<Tensor>(n, *found_inf));
   });
 }
 
@@ -99,6 +105,21 @@ char* weince_fused_sgd(Tensor* const* params, Tensor* const* grads, Tensor* cons
     auto m = momentum != 0.0 ? list(momenta, n) : std::vector<Tensor>();
     at::_fused_sgd_(p, g, m, weight_decay, momentum, lr, dampening, nesterov != 0, false, first_step != 0,
                     optional(grad_scale), optional(found_inf));
+  });
+}
+
+// The 2-norm over all elements of all tensors, 0-dim, on their device.
+char* weince_total_norm(Tensor* const* tensors, size_t n, Tensor** out) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    *out = new Tensor(at::linalg_vector_norm(at::stack(at::_foreach_norm(list(tensors, n)))));
+  });
+}
+
+// As zero_grad(set_to_none=True): memory is given back, and a parameter without gradient is left out of the next step.
+char* weince_clear_gradients(Tensor* const* params, size_t n) {
+  return guarded([&] {
+    for (size_t i = 0; i < n; i++) params[i]->mutable_grad() = Tensor();
   });
 }
 

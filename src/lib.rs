@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod augment;
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
@@ -14,6 +15,8 @@ pub mod error;
 pub mod eval;
 pub mod loss;
 pub mod report;
+pub mod model;
+pub mod optim;
 #[allow(unsafe_code)]
 pub mod torch;
 

@@ -5,6 +5,8 @@ pub mod data;
 pub mod eval;
 pub mod loss;
 pub mod loss_reference;
+pub mod model;
+pub mod optim;
 mod overrides;
 
 use crate::error::{Error, Result};

@@ -48,6 +48,8 @@ unsafe extern "C" {
         grad_scale: RawTensor,
         found_inf: RawTensor,
     ) -> *mut c_char;
+    pub(super) fn weince_total_norm(tensors: *const RawTensor, n: usize, out: *mut RawTensor) -> *mut c_char;
+    pub(super) fn weince_clear_gradients(params: *const RawTensor, n: usize) -> *mut c_char;
     pub(super) fn weince_torch_version() -> *const c_char;
     pub(super) fn weince_cpu_capability(out: *mut *mut c_char) -> *mut c_char;
 }

@@ -51,6 +51,7 @@ fn same_count(what: &str, lists: &[&[Tensor]]) -> Result<usize> {
 ///
 /// # Shapes
 /// `grads`, `exp_avgs`, `exp_avg_sqs` as `params`; `steps` float32 0-dim, advanced by one. All on one device, one dtype.
+/// `found_inf` float32 0-dim: where it is 1, nothing changes, the steps included, and nothing waits for the device.
 ///
 /// # Errors
 /// Lists of unequal length, and whatever LibTorch reports.
@@ -92,6 +93,7 @@ pub fn fused_adam(
 ///
 /// # Shapes
 /// `grads` as `params`; `momenta` as `params`, or empty without momentum. All on one device, one dtype.
+/// `found_inf` float32 0-dim: where it is 1, nothing changes, and nothing waits for the device.
 ///
 /// # Errors
 /// Lists of unequal length, and whatever LibTorch reports.

@@ -1,0 +1,26 @@
+//! Files of named tensors: safetensors both ways, and PyTorch's own format as `torch.save` writes it.
+//!
+//! Whatever is written appears under its name only when it is complete and on the disk.
+
+mod atomic;
+mod pickle;
+pub mod safetensors;
+pub mod torch_file;
+mod value;
+mod zip;
+
+pub use atomic::write_atomically;
+pub use value::Value;
+
+use crate::error::Result;
+use tch::Tensor;
+
+/// A tensor's elements as bytes, row by row, from whatever device and layout it has.
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
+    let count = tensor.numel();
+    let mut out = vec![0; count * tensor.f_kind()?.elt_size_in_bytes()];
+    if count > 0 {
+        tensor.f_copy_data_u8(&mut out, count)?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,162 @@
+//! The `model` section: encoder and projector.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// What is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Images to features.
+    pub encoder: EncoderConfig,
+    /// Features to the space of the loss.
+    #[serde(default)]
+    pub projector: ProjectorConfig,
+}
+
+impl ModelConfig {
+    /// Checks values beyond their types.
+    ///
+    /// # Errors
+    /// A value out of its range, with its key.
+    pub fn validate(&self) -> Result<()> {
+        match &self.encoder {
+            EncoderConfig::Resnet18(c) | EncoderConfig::Resnet50(c) => c.validate()?,
+        }
+        self.projector.validate()
+    }
+}
+
+/// The encoders by kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EncoderConfig {
+    /// torchvision's `resnet18` without its classifier.
+    Resnet18(ResnetConfig),
+    /// torchvision's `resnet50` without its classifier.
+    Resnet50(ResnetConfig),
+}
+
+/// What can be chosen in a ResNet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResnetConfig {
+    /// The first layers; `imagenet` unless given.
+    #[serde(default)]
+    pub stem: Stem,
+    /// Channels of the first stage, doubled at each of the three others; 64 unless given.
+    #[serde(default = "base_width")]
+    pub width: i64,
+}
+
+fn base_width() -> i64 {
+    64
+}
+
+impl ResnetConfig {
+    /// Checks values beyond their types.
+    ///
+    /// # Errors
+    /// A value out of its range, with its key.
+    pub fn validate(&self) -> Result<()> {
+        within("model.encoder.width", self.width, 1024)
+    }
+}
+
+/// The first layers of a ResNet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stem {
+    /// 7x7 convolution of stride 2 and max pooling: for images of some 100 pixels and more.
+    #[default]
+    Imagenet,
+    /// 3x3 convolution of stride 1, no pooling: for images of some 32 pixels, as SimCLR on CIFAR.
+    Small,
+}
+
+/// What can be chosen in the projector.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProjectorConfig {
+    /// Width of its output; 64 unless given.
+    #[serde(default = "projection_dim")]
+    pub dim: i64,
+    /// Width between its two layers; that of the features unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<i64>,
+}
+
+fn projection_dim() -> i64 {
+    64
+}
+
+impl Default for ProjectorConfig {
+    fn default() -> Self {
+        ProjectorConfig { dim: projection_dim(), hidden: None }
+    }
+}
+
+impl ProjectorConfig {
+    /// Checks values beyond their types.
+    ///
+    /// # Errors
+    /// A value out of its range, with its key.
+    pub fn validate(&self) -> Result<()> {
+        within("model.projector.dim", self.dim, 65536)?;
+        self.hidden.map_or(Ok(()), |h| within("model.projector.hidden", h, 65536))
+    }
+}
+
+fn within(key: &str, value: i64, most: i64) -> Result<()> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Config(format!("{key}: expected a whole number from 1 to {most}, found {value}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    fn read(text: &str) -> Result<ModelConfig> {
+        parse(text, "m.yaml", &[])
+    }
+
+    #[test]
+    fn defaults_are_torchvisions_and_the_authors() {
+        let got = read("encoder: {kind: resnet50}").unwrap();
+        assert_eq!(got.encoder, EncoderConfig::Resnet50(ResnetConfig { stem: Stem::Imagenet, width: 64 }));
+        assert_eq!(got.projector, ProjectorConfig { dim: 64, hidden: None });
+        let got = read("encoder: {kind: resnet18, stem: small, width: 16}\nprojector: {dim: 32, hidden: 48}").unwrap();
+        assert_eq!(got.encoder, EncoderConfig::Resnet18(ResnetConfig { stem: Stem::Small, width: 16 }));
+        let text = serde_yaml::to_string(&got).unwrap();
+        assert_eq!(read(&text).unwrap(), got);
+    }
+
+    #[test]
+    fn misspelt_keys_and_kinds_are_refused_with_the_nearest_one() {
+        for (text, hint) in [
+            ("encoder: {kind: resnet81}", "`resnet18`"),
+            ("encoder: {kind: resnet18, steam: small}", "`stem`"),
+            ("encoder: {kind: resnet18, stem: smal}", "`small`"),
+            ("encoder: {kind: resnet18}\nprojector: {dims: 3}", "`dim`"),
+        ] {
+            let e = read(text).unwrap_err().to_string();
+            assert!(e.contains(&format!("did you mean {hint}?")), "{e}");
+        }
+        assert!(read("projector: {dim: 3}").unwrap_err().to_string().contains("encoder"));
+    }
+
+    #[test]
+    fn values_out_of_range_name_the_key() {
+        for (text, key) in [
+            ("encoder: {kind: resnet18, width: 0}", "model.encoder.width"),
+            ("encoder: {kind: resnet18}\nprojector: {dim: 0}", "model.projector.dim"),
+            ("encoder: {kind: resnet18}\nprojector: {hidden: 1000000}", "model.projector.hidden"),
+        ] {
+            let e = read(text).unwrap().validate().unwrap_err().to_string();
+            assert!(e.starts_with(key), "{e}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! ResNets and projector against torchvision and torch: outputs, gradients, running statistics, initialisation.
+
+use crate::formula::{assert_close, fingerprint, state_value, symmetric};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use tch::{Kind, Tensor};
+use weince::config::model::ModelConfig;
+use weince::model::{Model, Projector};
+
+/// Everything that scripts/fixtures/model.py knows about one network; fingerprints as in `formula`.
+#[derive(Deserialize)]
+struct Case {
+    kind: String,
+    stem: String,
+    width: i64,
+    images: Vec<i64>,
+    state_dict: serde_json::Map<String, serde_json::Value>,
+    runs: Vec<Run>,
+    initial: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Run {
+    dtype: String,
+    eval_features: Vec<Vec<f64>>,
+    train_features: Vec<Vec<f64>>,
+    gradients: HashMap<String, Vec<f64>>,
+    buffers: HashMap<String, Vec<f64>>,
+}
+
+fn golden(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/model").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn numbers(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+fn model(case: &Case) -> Model {
+    let text = format!("encoder: {{kind: {}, stem: {}, width: {}}}", case.kind, case.stem, case.width);
+    let config: ModelConfig = weince::config::parse(&text, "golden", &[]).unwrap();
+    Model::new(&config).unwrap()
+}
+
+fn check(name: &str) {
+    let case: Case = serde_json::from_str(&golden(name)).unwrap();
+    check_initial(name, &case);
+    for run in &case.runs {
+        check_run(name, &case, run);
+    }
+}
+
+/// Names, order, shapes, and the values that torchvision's initialisation draws from the same seed.
+fn check_initial(name: &str, case: &Case) {
+    // LibTorch's generator is global: other tests must not draw from it in between.
+    let _lock = crate::GENERATOR.lock().unwrap_or_else(|e| e.into_inner());
+    tch::manual_seed(11);
+    let model = model(case);
+    let state = model.state_dict();
+    assert_eq!(state.iter().map(|(n, _)| n).collect::<Vec<_>>(), case.initial.keys().collect::<Vec<_>>(), "{name}");
+    for (n, t) in &state {
+        // Vector instructions of another width may change the last bits of the normal numbers.
+        assert_close(&format!("{name} initial {n}"), &numbers(&case.initial[n]), &fingerprint(t), 1e-6);
+    }
+    let encoder = model.encoder.store().state_dict();
+    let shapes: Vec<_> = encoder.iter().map(|(n, t)| (n.as_str(), serde_json::json!(t.size()))).collect();
+    let expected: Vec<_> = case.state_dict.iter().map(|(n, s)| (n.as_str(), s.clone())).collect();
+    assert_eq!(shapes, expected, "{name}");
+}
+
+fn check_run(name: &str, case: &Case, run: &Run) {
+    // float64: only the order of summation may differ. float32: the same through some fifty layers; the relative
+    // differences between thread counts of torchvision itself are as large.
+    let (kind, tolerance) = match run.dtype.as_str() {
+        "float64" => (Kind::Double, 1e-10),
+        "float32" => (Kind::Float, 2e-3),
+        other => panic!("{other}"),
+    };
+    let what = format!("{name} {}", run.dtype);
+    let model = model(case);
+    let encoder = &model.encoder;
+    encoder.store().to_kind(kind).unwrap();
+    let state = encoder.store().state_dict();
+    let given = state.iter().enumerate().map(|(i, (n, t))| (n.clone(), state_value(i, n, &t.size())));
+    encoder.store().load(&given.collect::<Vec<_>>()).unwrap();
+
+    let images = symmetric(1, &case.images, 1.0).to_kind(kind);
+    let rows = |what: String, expected: &[Vec<f64>], found: &Tensor| {
+        assert_eq!(found.size(), [expected.len() as i64, encoder.features()], "{what}");
+        for (i, e) in expected.iter().enumerate() {
+            assert_close(&format!("{what} row {i}"), e, &fingerprint(&found.get(i as i64)), tolerance);
+        }
+    };
+    let evaluated = tch::no_grad(|| encoder.forward(&images, false)).unwrap();
+    rows(format!("{what} eval"), &run.eval_features, &evaluated);
+    let trained = encoder.forward(&images, true).unwrap();
+    rows(format!("{what} train"), &run.train_features, &trained);
+
+    let cotangent = symmetric(2, &trained.size(), 1.0).to_kind(kind);
+    (&trained * cotangent).sum(kind).backward();
+    let parameters = encoder.store().parameters();
+    assert_eq!(parameters.len(), run.gradients.len(), "{what}");
+    for (n, p) in &parameters {
+        assert_close(&format!("{what} gradient of {n}"), &run.gradients[n], &fingerprint(&p.grad()), tolerance);
+    }
+    let mut buffers = encoder.store().state_dict();
+    buffers.retain(|(n, _)| !run.gradients.contains_key(n));
+    assert_eq!(buffers.len(), run.buffers.len(), "{what}");
+    for (n, b) in &buffers {
+        assert_close(&format!("{what} buffer {n}"), &run.buffers[n], &fingerprint(b), tolerance);
+    }
+}
+
+#[test]
+fn resnet18_with_the_imagenet_stem() {
+    check("resnet18_imagenet_64.json");
+}
+
+#[test]
+fn resnet18_with_the_small_stem() {
+    check("resnet18_small_64.json");
+}
+
+#[test]
+fn narrow_resnet18() {
+    check("resnet18_small_16.json");
+    check("resnet18_imagenet_8.json");
+}
+
+#[test]
+fn resnet50_with_the_imagenet_stem() {
+    check("resnet50_imagenet_64.json");
+}
+
+#[test]
+fn narrow_resnet50_with_the_small_stem() {
+    check("resnet50_small_16.json");
+}
+
+#[test]
+fn projector_equals_a_sequential_of_linear_layers() {
+    #[derive(Deserialize)]
+    struct Golden {
+        z: Vec<f64>,
+        grad_h: Vec<f64>,
+        gradients: HashMap<String, Vec<f64>>,
+    }
+    let golden: Golden = serde_json::from_str(&golden("projector.json")).unwrap();
+    let config = weince::config::model::ProjectorConfig { dim: 5, hidden: Some(12) };
+    let projector = Projector::new(&config, 10).unwrap();
+    projector.store().to_kind(Kind::Double).unwrap();
+    let state = projector.store().state_dict();
+    let given = state.iter().enumerate().map(|(i, (n, t))| (n.clone(), symmetric(20 + i as u64, &t.size(), 1.0)));
+    projector.store().load(&given.collect::<Vec<_>>()).unwrap();
+    let h = symmetric(1, &[4, 10], 1.0).set_requires_grad(true);
+    let z = projector.forward(&h).unwrap();
+    (&z * symmetric(2, &z.size(), 1.0)).sum(Kind::Double).backward();
+    let close = |expected: &[f64], found: &Tensor| {
+        let gap = (Tensor::from_slice(expected) - found.detach().reshape([-1])).abs().max().double_value(&[]);
+        assert!(gap < 1e-13, "{gap:e}");
+    };
+    close(&golden.z, &z);
+    close(&golden.grad_h, &h.grad());
+    for (n, p) in projector.store().parameters() {
+        close(&golden.gradients[&n], &p.grad());
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_weights_whatever_the_thread_count() {
+    let _lock = crate::GENERATOR.lock().unwrap_or_else(|e| e.into_inner());
+    let config: ModelConfig = weince::config::parse("encoder: {kind: resnet18}", "test", &[]).unwrap();
+    let draw = |seed, threads| {
+        tch::set_num_threads(threads);
+        tch::manual_seed(seed);
+        Model::new(&config).unwrap().state_dict()
+    };
+    let before = tch::get_num_threads();
+    let (one, two, other) = (draw(5, 1), draw(5, 2), draw(6, 1));
+    tch::set_num_threads(before);
+    assert!(one.iter().zip(&two).all(|((_, a), (_, b))| a == b));
+    assert!(one.iter().zip(&other).any(|((_, a), (_, b))| a != b));
+}
