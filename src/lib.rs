@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod doctor;
 pub mod error;
+pub mod machine;
 pub mod report;
 #[allow(unsafe_code)]
 pub mod torch;

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use weince::report::contact_sheet::{View, contact_sheet};
-use weince::report::metrics::{MetricsWriter, Record};
+use weince::report::metrics::{self, MetricsWriter, Record, Split};
 use weince::report::page;
+use weince::report::recorder::Recorder;
 use weince::report::run::{comparison, read_groups};
-use weince::report::tensorboard::{EventWriter, Events};
+use weince::report::tensorboard::Events;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/report").join(name)
@@ -26,20 +27,23 @@ fn events_equal_tensorboards_own_bytes() {
 
 /// Leaves a run that was stopped after step 9 and resumed at step 6 where scripts/parity/test_report.py looks for it.
 #[test]
-fn event_files_of_a_resumed_run() {
-    let given = std::env::var_os("WEINCE_EVENTS_FOLDER");
+fn records_of_a_resumed_run() {
+    let given = std::env::var_os("WEINCE_RESUMED_FOLDER");
     let temporary = tempfile::tempdir().unwrap();
-    let folder = given.map_or(temporary.path().join("tb"), PathBuf::from);
-    let mut first = EventWriter::create(&folder).unwrap();
+    let folder = given.map_or(temporary.path().to_path_buf(), PathBuf::from);
+    let mut first = Recorder::create(&folder).unwrap();
     for step in 0..10 {
-        first.scalars(step, &[("train/loss", step as f64), ("train/lr", 0.5)]).unwrap();
+        first.write(&Record::train(step, 0).with("loss", step as f64).with("lr", 0.5)).unwrap();
     }
     // Not dropped before the second one: an interruption closes nothing in good order either.
-    let mut second = EventWriter::resume(&folder, 6).unwrap();
+    let mut second = Recorder::resume(&folder, 6).unwrap();
     for step in 6..12 {
-        second.scalars(step, &[("train/loss", 100.0 + step as f64)]).unwrap();
+        second.write(&Record::train(step, 1).with("loss", 100.0 + step as f64)).unwrap();
     }
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    assert_eq!(std::fs::read_dir(folder.join("tb")).unwrap().count(), 2);
+    let losses = metrics::read(&folder.join("metrics.jsonl")).unwrap().series(Split::Train, "loss");
+    assert_eq!(losses, (0..12).map(|s| (s, if s < 6 { s } else { 100 + s } as f64)).collect::<Vec<_>>());
+    assert!(Recorder::create(&folder).is_err(), "a run is never overwritten");
 }
 
 /// A run folder as training and evaluation leave it: `steps` steps of 20 to the epoch.

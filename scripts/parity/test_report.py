@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.directory_loader import DirectoryLoader
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +30,9 @@ def rust_test(name, **variables):
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("events") / "tb"
-    rust_test("event_files_of_a_resumed_run", WEINCE_EVENTS_FOLDER=folder)
-    return folder
+    folder = tmp_path_factory.mktemp("resumed")
+    rust_test("records_of_a_resumed_run", WEINCE_RESUMED_FOLDER=folder)
+    return folder / "tb"
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +52,8 @@ def test_tensorboard_reads_a_resumed_run_without_overlap(events):
 
 
 def test_every_record_passes_tensorboards_checksums(events):
-    # Its loaders stop silently at a damaged record: the number of events shows that none is.
-    loaded = list(DirectoryLoader(str(events), EventFileLoader).Load())
+    # Its loaders stop at a damaged record without an error: the number of events shows that none is.
+    loaded = [event for path in sorted(events.iterdir()) for event in EventFileLoader(str(path)).Load()]
     assert len(loaded) == (1 + 10) + (1 + 1 + 6)
     assert [e.file_version for e in loaded if e.file_version] == ["brain.Event:2"] * 2
 

@@ -1,12 +1,14 @@
 //! What a run leaves behind for people: metrics, TensorBoard events, figures, tables, one page.
 //!
-//! The writers ([`metrics`], [`tensorboard`], [`contact_sheet`]) know nothing of training; the readers ([`run`], [`page`])
-//! know nothing of it either and use only the files of run folders.
+//! A training loop writes through [`recorder`], [`environment`] and [`contact_sheet`]; [`run`] and [`page`] read run folders
+//! and need nothing but their files.
 
 pub mod contact_sheet;
+pub mod environment;
 pub mod figure;
 pub mod metrics;
 pub mod page;
+pub mod recorder;
 pub mod run;
 pub mod table;
 pub mod tensorboard;

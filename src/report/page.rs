@@ -134,17 +134,21 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
             let _ = writeln!(out, "<p class=\"note warn\">{}</p>", escape(&text));
         }
     }
-    let accuracies = || FIGURES.iter().filter(|f| f.format == Format::Percent);
+    let accuracies: Vec<_> = FIGURES.iter().filter(|f| f.format == Format::Percent).collect();
+    let evaluated: Vec<(usize, &Group)> =
+        groups.iter().enumerate().filter(|(_, g)| accuracies.iter().any(|f| g.spread(f).is_some())).collect();
     let bars = BarChart {
         title: "Accuracy on the test set".to_string(),
         y: "accuracy (%)".to_string(),
-        series: groups.iter().enumerate().map(|(colour, g)| (g.label.clone(), colour)).collect(),
-        groups: accuracies()
+        series: evaluated.iter().map(|(colour, g)| (g.label.clone(), *colour)).collect(),
+        groups: accuracies
+            .iter()
+            .filter(|figure| evaluated.iter().any(|(_, g)| g.spread(figure).is_some()))
             .map(|figure| {
                 let percents = |g: &Group| g.runs.iter().filter_map(figure.of).map(|v| 100.0 * v).collect();
-                (figure.title.trim_end_matches(" (%)").to_string(), groups.iter().map(percents).collect())
+                let values = evaluated.iter().map(|(_, g)| percents(g)).collect();
+                (figure.title.trim_end_matches(" (%)").to_string(), values)
             })
-            .filter(|(_, bars): &(String, Vec<Vec<f64>>)| bars.iter().any(|b| !b.is_empty()))
             .collect(),
     };
     if !bars.groups.is_empty() {
@@ -231,7 +235,8 @@ fn views(out: &mut String, runs: &[&Run]) {
 fn protocol(out: &mut String, runs: &[&Run]) {
     out.push_str("<h2>Runs and protocol</h2>\n");
     let row = |run: &&Run| {
-        let steps = run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step + 1).max();
+        let steps =
+            run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step.saturating_add(1)).max();
         let tail = if run.metrics.torn { ", metrics end in a torn line" } else { "" };
         let missing = run.missing_results();
         let results = if missing.is_empty() { "complete".to_string() } else { format!("no {}", missing.join(", no ")) };
