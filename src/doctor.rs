@@ -134,18 +134,11 @@ impl Findings {
         warnings
     }
 
-    /// Why no training step can run on some device, if so.
-    ///
-    /// # Errors
-    /// The steps that failed, each with its reason.
-    pub fn verdict(&self) -> Result<()> {
+    /// Why training cannot run on some device, if so.
+    pub fn failure(&self) -> Option<String> {
         let failed = self.training_steps.iter().filter_map(|s| Some(format!("{}: {}", s.device, s.error.as_ref()?)));
         let failed: Vec<String> = failed.collect();
-        if failed.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Bridge(format!("no training step can run on {}", failed.join("; "))))
-        }
+        (!failed.is_empty()).then(|| format!("no training step can run on {}", failed.join("; ")))
     }
 
     /// The findings for a terminal.
@@ -193,7 +186,11 @@ fn try_step(device: Device) -> TrainingStep {
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
     match outcome {
         Ok(losses) => TrainingStep { device: name, losses: Some(losses), milliseconds, error: None },
-        Err(error) => TrainingStep { device: name, losses: None, milliseconds, error: Some(error.to_string()) },
+        Err(error) => {
+            // LibTorch's first line is the reason; advice and a stack follow it.
+            let reason = error.to_string().lines().next().unwrap_or_default().to_string();
+            TrainingStep { device: name, losses: None, milliseconds, error: Some(reason) }
+        }
     }
 }
 
@@ -268,7 +265,7 @@ mod tests {
     #[test]
     fn a_step_runs_and_versions_agree() {
         let findings = examine().unwrap();
-        findings.verdict().unwrap();
+        assert_eq!(findings.failure(), None);
         assert_eq!(findings.warnings(), Vec::<String>::new());
         assert!(findings.to_text().contains("a step runs on cpu"));
     }
@@ -284,10 +281,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_is_the_verdict() {
+    fn a_failed_step_is_the_failure() {
         let mut findings = examine().unwrap();
         findings.training_steps[0].error = Some("no memory".into());
-        assert!(findings.verdict().unwrap_err().to_string().contains("cpu: no memory"));
+        assert_eq!(findings.failure().unwrap(), "no training step can run on cpu: no memory");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub enum Split {
 }
 
 impl Split {
-    pub(super) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Split::Train => "train",
             Split::Eval => "eval",

@@ -125,7 +125,7 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
     note(
         out,
         "Mean ± sample standard deviation (number of runs) over seeds; a single run has no spread. Accuracies are of the \
-         test set. Final loss and mean λ are means over the last epoch, images/s the median over steps.",
+         test set. Final loss and mean λ are means over the last tenth of the steps, images/s is the median.",
     );
     for run in runs {
         let missing = run.missing_results();
@@ -235,8 +235,7 @@ fn views(out: &mut String, runs: &[&Run]) {
 fn protocol(out: &mut String, runs: &[&Run]) {
     out.push_str("<h2>Runs and protocol</h2>\n");
     let row = |run: &&Run| {
-        let steps =
-            run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step.saturating_add(1)).max();
+        let last_step = run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step).max();
         let tail = if run.metrics.torn { ", metrics end in a torn line" } else { "" };
         let missing = run.missing_results();
         let results = if missing.is_empty() { "complete".to_string() } else { format!("no {}", missing.join(", no ")) };
@@ -244,14 +243,14 @@ fn protocol(out: &mut String, runs: &[&Run]) {
             run.name(),
             run.loss_kind.clone(),
             run.seed.to_string(),
-            format!("{}{tail}", steps.unwrap_or(0)),
+            format!("{}{tail}", last_step.map_or("-".to_string(), |s| s.to_string())),
             run.environment.get("started").map_or("-".to_string(), plain),
             results,
         ];
         cells.extend(FIGURES.iter().map(|f| write_figure((f.of)(run).and_then(|v| Spread::of(&[v])), f.format)));
         cells
     };
-    let mut head = ["run", "loss", "seed", "steps", "started", "results"].map(String::from).to_vec();
+    let mut head = ["run", "loss", "seed", "last step", "started", "results"].map(String::from).to_vec();
     head.extend(FIGURES.iter().map(|f| f.title.to_string()));
     grid(out, &head, runs.iter().map(row).collect());
 
@@ -348,7 +347,43 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::metrics::{Metrics, Record};
     use super::*;
+
+    fn run(seed: u64, records: Vec<Record>) -> Run {
+        Run {
+            folder: "r".into(),
+            seed,
+            loss_kind: "infonce".into(),
+            config: Vec::new(),
+            environment: Default::default(),
+            metrics: Metrics { records, torn: false },
+            linear: None,
+            knn: None,
+            views: None,
+        }
+    }
+
+    #[test]
+    fn curves_are_means_over_steps_and_then_over_runs() {
+        let records = |shift: f64| (0..400).map(|s| Record::train(s, 0).with("loss", s as f64 + shift)).collect();
+        let group = Group { label: "g".into(), runs: vec![run(0, records(0.0)), run(1, records(2.0))] };
+        let curve = mean_curve(&group, &PROGRESS[0]);
+        // Three steps a point: 0, 1, 2 give 1 and 3 in the two runs, whose standard deviation is the root of 2.
+        assert_eq!(curve.len(), 134);
+        assert_eq!((curve[0].x, curve[0].y), (1.0, 2.0));
+        assert!(
+            curve.iter().all(|p| (p.spread.unwrap() - 2f64.sqrt()).abs() < 1e-12 && (p.y - p.x - 1.0).abs() < 1e-9)
+        );
+        let alone = Group { label: "g".into(), runs: vec![run(0, records(0.0))] };
+        assert!(mean_curve(&alone, &PROGRESS[0]).iter().all(|p| p.spread.is_none()));
+    }
+
+    #[test]
+    fn runs_without_any_line_make_a_page_too() {
+        let html = to_html(&[Group { label: "<g>".into(), runs: vec![run(0, Vec::new())] }]).unwrap();
+        assert!(!html.contains("<svg") && html.contains("&lt;g&gt;"));
+    }
 
     #[test]
     fn base64_equals_the_vectors_of_rfc_4648() {
