@@ -27,6 +27,9 @@ fn main() -> ExitCode {
         for warning in findings.warnings() {
             eprintln!("warning: {warning}");
         }
-        Ok(findings.verdict()?)
+        match findings.failure() {
+            Some(reason) => anyhow::bail!(reason),
+            None => Ok(()),
+        }
     })
 }

@@ -1,6 +1,7 @@
 //! What `doctor` finds out: versions, processor, memory, CUDA, and whether a training step really runs.
 
 use crate::error::{Error, Result};
+use crate::machine::{Cpu, Memory};
 use crate::torch::{self, AdamArgs, CudaStatus, LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cuda_status, fused_adam};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -46,17 +47,6 @@ pub struct LibTorch {
     pub folder: PathBuf,
 }
 
-/// The processor.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Cpu {
-    /// Its name.
-    pub model: String,
-    /// The instruction set that LibTorch's kernels use.
-    pub capability: String,
-    /// Those of its vector features that matter for training.
-    pub features: Vec<String>,
-}
-
 /// Threads.
 #[derive(Debug, Serialize)]
 pub struct Threads {
@@ -64,18 +54,6 @@ pub struct Threads {
     pub libtorch: i32,
     /// How many this process may run at once.
     pub available: usize,
-}
-
-/// Memory.
-///
-/// # Units
-/// Bytes.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
-    /// All of it.
-    pub total: u64,
-    /// What can be had without swapping.
-    pub available: u64,
 }
 
 /// CUDA.
@@ -106,8 +84,6 @@ pub struct TrainingStep {
 /// LibTorch does not tell the processor's capability; what else goes wrong is part of the findings.
 pub fn examine() -> Result<Findings> {
     let folder = loaded_folder().unwrap_or_else(|| PathBuf::from(LIBTORCH_FOLDER));
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let (model, features) = parse_cpuinfo(&cpuinfo);
     let status = cuda_status();
     let mut devices = vec![Device::Cpu];
     let mut count = 0;
@@ -124,12 +100,12 @@ pub fn examine() -> Result<Findings> {
             loaded: folder_version(&folder),
             folder,
         },
-        cpu: Cpu { model, capability: torch::cpu_capability()?, features },
+        cpu: Cpu::of_this_machine()?,
         threads: Threads {
             libtorch: tch::get_num_threads(),
             available: std::thread::available_parallelism().map_or(1, usize::from),
         },
-        memory: std::fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(parse_meminfo),
+        memory: Memory::of_this_machine(),
         cuda: Cuda { devices: count, status: status.to_string() },
         training_steps: devices.into_iter().map(try_step).collect(),
     })
@@ -158,18 +134,11 @@ impl Findings {
         warnings
     }
 
-    /// Why no training step can run on some device, if so.
-    ///
-    /// # Errors
-    /// The steps that failed, each with its reason.
-    pub fn verdict(&self) -> Result<()> {
+    /// Why training cannot run on some device, if so.
+    pub fn failure(&self) -> Option<String> {
         let failed = self.training_steps.iter().filter_map(|s| Some(format!("{}: {}", s.device, s.error.as_ref()?)));
         let failed: Vec<String> = failed.collect();
-        if failed.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Bridge(format!("no training step can run on {}", failed.join("; "))))
-        }
+        (!failed.is_empty()).then(|| format!("no training step can run on {}", failed.join("; ")))
     }
 
     /// The findings for a terminal.
@@ -217,7 +186,11 @@ fn try_step(device: Device) -> TrainingStep {
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
     match outcome {
         Ok(losses) => TrainingStep { device: name, losses: Some(losses), milliseconds, error: None },
-        Err(error) => TrainingStep { device: name, losses: None, milliseconds, error: Some(error.to_string()) },
+        Err(error) => {
+            // LibTorch's first line is the reason; advice and a stack follow it.
+            let reason = error.to_string().lines().next().unwrap_or_default().to_string();
+            TrainingStep { device: name, losses: None, milliseconds, error: Some(reason) }
+        }
     }
 }
 
@@ -280,29 +253,6 @@ fn folder_version(folder: &Path) -> Option<String> {
     Some(line.trim_matches(['\'', '"']).to_string())
 }
 
-/// Model and features of the first processor; x86 and Arm name the fields differently.
-fn parse_cpuinfo(text: &str) -> (String, Vec<String>) {
-    const FEATURES: [&str; 11] =
-        ["avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"];
-    let field = |names: &[&str]| {
-        text.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            names.contains(&name.trim()).then(|| value.trim())
-        })
-    };
-    let flags: Vec<&str> = field(&["flags", "Features"]).unwrap_or_default().split_whitespace().collect();
-    let features = FEATURES.iter().filter(|f| flags.contains(f)).map(ToString::to_string).collect();
-    (field(&["model name", "Model", "CPU part"]).unwrap_or("unknown").to_string(), features)
-}
-
-fn parse_meminfo(text: &str) -> Option<Memory> {
-    let field = |name: &str| {
-        let kib = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-        kib.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
-    };
-    Some(Memory { total: field("MemTotal")?, available: field("MemAvailable")? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,7 +265,7 @@ mod tests {
     #[test]
     fn a_step_runs_and_versions_agree() {
         let findings = examine().unwrap();
-        findings.verdict().unwrap();
+        assert_eq!(findings.failure(), None);
         assert_eq!(findings.warnings(), Vec::<String>::new());
         assert!(findings.to_text().contains("a step runs on cpu"));
     }
@@ -331,22 +281,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_is_the_verdict() {
+    fn a_failed_step_is_the_failure() {
         let mut findings = examine().unwrap();
         findings.training_steps[0].error = Some("no memory".into());
-        assert!(findings.verdict().unwrap_err().to_string().contains("cpu: no memory"));
-    }
-
-    #[test]
-    fn system_files_are_read() {
-        let x86 = "processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nflags\t\t: fpu avx avx2 fma\n\nprocessor\t: 1\n";
-        assert_eq!(parse_cpuinfo(x86), ("Some CPU @ 2.0GHz".into(), vec!["avx".into(), "avx2".into(), "fma".into()]));
-        let arm = "processor : 0\nFeatures : fp asimd bf16\nCPU part : 0xd40\n";
-        assert_eq!(parse_cpuinfo(arm), ("0xd40".into(), vec!["asimd".into(), "bf16".into()]));
-        assert_eq!(parse_cpuinfo(""), ("unknown".into(), vec![]));
-        let memory = parse_meminfo("MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:   512 kB\n");
-        assert_eq!(memory, Some(Memory { total: 1 << 20, available: 1 << 19 }));
-        assert_eq!(parse_meminfo("MemTotal: x kB"), None);
+        assert_eq!(findings.failure().unwrap(), "no training step can run on cpu: no memory");
     }
 
     #[test]

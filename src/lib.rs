@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod error;
 pub mod eval;
 pub mod loss;
+pub mod machine;
 pub mod report;
 pub mod model;
 pub mod optim;

@@ -171,9 +171,9 @@ fn missing_and_damaged_files_are_named() {
     let cases: [(&str, Option<&[u8]>, &str); 12] = [
         ("config.resolved.yaml", None, "cannot read the run's configuration"),
         ("config.resolved.yaml", Some(b"a: [1"), "no YAML"),
-        ("config.resolved.yaml", Some(b"loss: {kind: infonce}"), "a whole number `seed`"),
+        ("config.resolved.yaml", Some(b"loss: {kind: infonce}"), "a whole number `seed` from 0 up"),
         ("config.resolved.yaml", Some(b"seed: 1\nloss: {temperature: 1}"), "a name `loss.kind`"),
-        ("config.resolved.yaml", Some(b"[]"), "a whole number `seed`"),
+        ("config.resolved.yaml", Some(b"[]"), "a whole number `seed` from 0 up"),
         ("environment.json", None, "missing"),
         ("environment.json", Some(b"[1]"), "no JSON object"),
         ("metrics.jsonl", None, "cannot read the metrics"),

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.directory_loader import DirectoryLoader
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +52,8 @@ def test_tensorboard_reads_a_resumed_run_without_overlap(events):
 
 
 def test_every_record_passes_tensorboards_checksums(events):
-    # Its loaders stop silently at a damaged record: the number of events shows that none is.
-    loaded = list(DirectoryLoader(str(events), EventFileLoader).Load())
+    # Its loaders stop at a damaged record without an error: the number of events shows that none is.
+    loaded = [event for path in sorted(events.iterdir()) for event in EventFileLoader(str(path)).Load()]
     assert len(loaded) == (1 + 10) + (1 + 1 + 6)
     assert [e.file_version for e in loaded if e.file_version] == ["brain.Event:2"] * 2
 
@@ -74,7 +73,7 @@ def test_figures_equal_numpy(runs):
             folder = Path(run["folder"])
             lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
             train = [line for line in lines if line["split"] == "train"]
-            last = [line for line in train if line["epoch"] == train[-1]["epoch"]]
+            last = [line for line in train if line["step"] >= train[-1]["step"] - train[-1]["step"] // 10]
             values["final_loss"].append(np.mean([line["loss"] for line in last]))
             values["images_per_second"].append(np.median([line["images_per_second"] for line in train]))
             values["seconds"].append(train[-1]["seconds"])

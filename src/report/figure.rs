@@ -47,8 +47,9 @@ impl Axis {
         Axis { label: label.to_string(), log: true }
     }
 
+    /// Beyond 1e300 the length of the axis itself could overflow.
     fn shows(&self, value: f64) -> bool {
-        value.is_finite() && (!self.log || value > 0.0)
+        value.abs() <= 1e300 && (!self.log || value > 0.0)
     }
 }
 
@@ -117,8 +118,8 @@ impl LineChart {
                     let y = &y;
                     let x = &x;
                     points.iter().filter_map(move |p| {
-                        let value = p.y + sign * p.spread?;
-                        Some((x.place(p.x), y.place(value).max(y.low)))
+                        let value = p.y + sign * p.spread.filter(|s| s.is_finite())?;
+                        Some((x.place(p.x), y.place(value).clamp(y.low, y.high)))
                     })
                 };
                 let mut band: Vec<_> = edge(1.0).collect();
@@ -182,7 +183,7 @@ impl BarChart {
                     let right = centre - 0.35 + width * (index as f64 + 0.94);
                     let middle = (left + right) / 2.0;
                     let colour = palette(*colour);
-                    let bar = Rectangle::new([(left, 0.0), (right, spread.mean)], colour.mix(0.55).filled());
+                    let bar = Rectangle::new([(left, 0.0), (right, spread.mean)], tint(colour).filled());
                     chart.draw_series([bar])?;
                     let std = spread.std.unwrap_or(0.0);
                     if std > 0.0 {
@@ -255,7 +256,7 @@ impl Histogram {
             let area = header(root, &self.title, &[])?;
             let mut chart = frame(&area, x.range(7), y.range(6), 44)?;
             mesh(&mut chart, &x, Some(&self.x), &y, "count")?;
-            let style = palette(0).mix(0.7).filled();
+            let style = tint(palette(0)).filled();
             chart.draw_series(edges.windows(2).zip(&counts).map(|(edge, count)| {
                 let mut bar = Rectangle::new([(edge[0], 0.0), (edge[1], *count as f64)], style);
                 bar.set_margin(0, 0, SUBPIXELS as u32 / 2, SUBPIXELS as u32 / 2);
@@ -379,6 +380,12 @@ type Plane = Cartesian2d<Ticked, Ticked>;
 
 fn palette(index: usize) -> RGBColor {
     PALETTE[index % PALETTE.len()]
+}
+
+/// A lighter shade that covers what is below it.
+fn tint(RGBColor(r, g, b): RGBColor) -> RGBColor {
+    let lighter = |c: u8| 255 - (255 - c) / 5 * 3;
+    RGBColor(lighter(r), lighter(g), lighter(b))
 }
 
 fn pixels(size: f64) -> u32 {

@@ -1,7 +1,7 @@
 //! What a run leaves behind for people: metrics, TensorBoard events, figures, tables, one page.
 //!
-//! The writers ([`metrics`], [`tensorboard`], [`contact_sheet`]) know nothing of training; the readers ([`run`], [`page`])
-//! know nothing of it either and use only the files of run folders.
+//! A training loop writes through [`metrics`], [`tensorboard`] and [`contact_sheet`]; [`run`] and [`page`] read run folders
+//! and need nothing but their files.
 
 pub mod contact_sheet;
 pub mod figure;

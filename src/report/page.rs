@@ -125,7 +125,7 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
     note(
         out,
         "Mean ± sample standard deviation (number of runs) over seeds; a single run has no spread. Accuracies are of the \
-         test set. Final loss and mean λ are means over the last epoch, images/s the median over steps.",
+         test set. Final loss and mean λ are means over the last tenth of the steps, images/s is the median.",
     );
     for run in runs {
         let missing = run.missing_results();
@@ -134,17 +134,21 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
             let _ = writeln!(out, "<p class=\"note warn\">{}</p>", escape(&text));
         }
     }
-    let accuracies = || FIGURES.iter().filter(|f| f.format == Format::Percent);
+    let accuracies: Vec<_> = FIGURES.iter().filter(|f| f.format == Format::Percent).collect();
+    let evaluated: Vec<(usize, &Group)> =
+        groups.iter().enumerate().filter(|(_, g)| accuracies.iter().any(|f| g.spread(f).is_some())).collect();
     let bars = BarChart {
         title: "Accuracy on the test set".to_string(),
         y: "accuracy (%)".to_string(),
-        series: groups.iter().enumerate().map(|(colour, g)| (g.label.clone(), colour)).collect(),
-        groups: accuracies()
+        series: evaluated.iter().map(|(colour, g)| (g.label.clone(), *colour)).collect(),
+        groups: accuracies
+            .iter()
+            .filter(|figure| evaluated.iter().any(|(_, g)| g.spread(figure).is_some()))
             .map(|figure| {
                 let percents = |g: &Group| g.runs.iter().filter_map(figure.of).map(|v| 100.0 * v).collect();
-                (figure.title.trim_end_matches(" (%)").to_string(), groups.iter().map(percents).collect())
+                let values = evaluated.iter().map(|(_, g)| percents(g)).collect();
+                (figure.title.trim_end_matches(" (%)").to_string(), values)
             })
-            .filter(|(_, bars): &(String, Vec<Vec<f64>>)| bars.iter().any(|b| !b.is_empty()))
             .collect(),
     };
     if !bars.groups.is_empty() {
@@ -231,7 +235,7 @@ fn views(out: &mut String, runs: &[&Run]) {
 fn protocol(out: &mut String, runs: &[&Run]) {
     out.push_str("<h2>Runs and protocol</h2>\n");
     let row = |run: &&Run| {
-        let steps = run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step + 1).max();
+        let last_step = run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step).max();
         let tail = if run.metrics.torn { ", metrics end in a torn line" } else { "" };
         let missing = run.missing_results();
         let results = if missing.is_empty() { "complete".to_string() } else { format!("no {}", missing.join(", no ")) };
@@ -239,14 +243,14 @@ fn protocol(out: &mut String, runs: &[&Run]) {
             run.name(),
             run.loss_kind.clone(),
             run.seed.to_string(),
-            format!("{}{tail}", steps.unwrap_or(0)),
+            format!("{}{tail}", last_step.map_or("-".to_string(), |s| s.to_string())),
             run.environment.get("started").map_or("-".to_string(), plain),
             results,
         ];
         cells.extend(FIGURES.iter().map(|f| write_figure((f.of)(run).and_then(|v| Spread::of(&[v])), f.format)));
         cells
     };
-    let mut head = ["run", "loss", "seed", "steps", "started", "results"].map(String::from).to_vec();
+    let mut head = ["run", "loss", "seed", "last step", "started", "results"].map(String::from).to_vec();
     head.extend(FIGURES.iter().map(|f| f.title.to_string()));
     grid(out, &head, runs.iter().map(row).collect());
 
@@ -343,7 +347,43 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::metrics::{Metrics, Record};
     use super::*;
+
+    fn run(seed: u64, records: Vec<Record>) -> Run {
+        Run {
+            folder: "r".into(),
+            seed,
+            loss_kind: "infonce".into(),
+            config: Vec::new(),
+            environment: Default::default(),
+            metrics: Metrics { records, torn: false },
+            linear: None,
+            knn: None,
+            views: None,
+        }
+    }
+
+    #[test]
+    fn curves_are_means_over_steps_and_then_over_runs() {
+        let records = |shift: f64| (0..400).map(|s| Record::train(s, 0).with("loss", s as f64 + shift)).collect();
+        let group = Group { label: "g".into(), runs: vec![run(0, records(0.0)), run(1, records(2.0))] };
+        let curve = mean_curve(&group, &PROGRESS[0]);
+        // Three steps a point: 0, 1, 2 give 1 and 3 in the two runs, whose standard deviation is the root of 2.
+        assert_eq!(curve.len(), 134);
+        assert_eq!((curve[0].x, curve[0].y), (1.0, 2.0));
+        assert!(
+            curve.iter().all(|p| (p.spread.unwrap() - 2f64.sqrt()).abs() < 1e-12 && (p.y - p.x - 1.0).abs() < 1e-9)
+        );
+        let alone = Group { label: "g".into(), runs: vec![run(0, records(0.0))] };
+        assert!(mean_curve(&alone, &PROGRESS[0]).iter().all(|p| p.spread.is_none()));
+    }
+
+    #[test]
+    fn runs_without_any_line_make_a_page_too() {
+        let html = to_html(&[Group { label: "<g>".into(), runs: vec![run(0, Vec::new())] }]).unwrap();
+        assert!(!html.contains("<svg") && html.contains("&lt;g&gt;"));
+    }
 
     #[test]
     fn base64_equals_the_vectors_of_rfc_4648() {

@@ -15,7 +15,7 @@ pub struct Run {
     /// The folder.
     pub folder: PathBuf,
     /// `seed` of the configuration.
-    pub seed: i64,
+    pub seed: u64,
     /// `loss.kind` of the configuration.
     pub loss_kind: String,
     /// `config.resolved.yaml` as dotted keys and their values, in the order of the file.
@@ -47,8 +47,10 @@ impl Run {
             serde_yaml::from_str(&text).map_err(|e| Error::data(&path, None, format!("no YAML: {e}")))?;
         let lacks =
             |what: &str| Error::data(&path, None, format!("a run's configuration must have {what}; found none"));
-        let seed =
-            tree.get("seed").and_then(serde_yaml::Value::as_i64).ok_or_else(|| lacks("a whole number `seed`"))?;
+        let seed = tree
+            .get("seed")
+            .and_then(serde_yaml::Value::as_u64)
+            .ok_or_else(|| lacks("a whole number `seed` from 0 up"))?;
         let kind = tree.get("loss").and_then(|l| l.get("kind")).and_then(serde_yaml::Value::as_str);
         let loss_kind = kind.ok_or_else(|| lacks("a name `loss.kind`"))?.to_string();
         let mut config = Vec::new();
@@ -77,13 +79,13 @@ impl Run {
         self.folder.file_name().unwrap_or(self.folder.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// Mean of a training value over the lines of the last epoch that has it.
-    fn last_epoch_mean(&self, name: &str) -> Option<f64> {
-        let lines = self.metrics.records.iter().filter(|r| r.split == Split::Train);
-        let values: Vec<(u64, f64)> = lines.filter_map(|r| Some((r.epoch, r.get(name)?))).collect();
-        let last = values.last()?.0;
-        let of_last: Vec<f64> = values.iter().filter(|(epoch, _)| *epoch == last).map(|(_, v)| *v).collect();
-        Spread::of(&of_last).map(|s| s.mean).filter(|m| m.is_finite())
+    /// Mean of a training value over the last tenth of the run's steps, in which one epoch may be all there is.
+    fn final_mean(&self, name: &str) -> Option<f64> {
+        let series = self.metrics.series(Split::Train, name);
+        let last = series.last()?.0;
+        let from = last - last / 10;
+        let values: Vec<f64> = series.into_iter().filter(|(step, _)| *step >= from).map(|(_, v)| v).collect();
+        Spread::of(&values).map(|s| s.mean)
     }
 
     fn knn_accuracy(&self) -> Option<f64> {
@@ -127,13 +129,13 @@ pub const FIGURES: [Figure; 7] = [
         key: "final_loss",
         title: "final loss (nats)",
         format: Format::Decimals(4),
-        of: |run| run.last_epoch_mean("loss"),
+        of: |run| run.final_mean("loss"),
     },
     Figure {
         key: "lambda_mean",
         title: "mean λ",
         format: Format::Decimals(3),
-        of: |run| run.last_epoch_mean("lambda_mean"),
+        of: |run| run.final_mean("lambda_mean"),
     },
     Figure {
         key: "images_per_second",
