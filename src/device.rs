@@ -1,6 +1,7 @@
 //! Which device a command computes on. A device that was asked for and is not there is an error, never another device.
 
 use crate::error::{Error, Result};
+use crate::torch::cuda_status;
 use tch::{Cuda, Device};
 
 /// Reads `auto`, `cpu`, `cuda` (the first GPU) or `cuda:N`. `auto` is the first GPU where there is one, else the CPU.
@@ -21,11 +22,20 @@ pub fn parse(text: &str) -> Result<Device> {
     }
 }
 
+/// A device's name as commands take it: `cpu`, `cuda:0`.
+pub fn name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        Device::Cpu => "cpu".to_string(),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
 fn gpu(text: &str, index: usize) -> Result<Device> {
     if !Cuda::is_available() {
         return Err(Error::Input(format!(
-            "device `{text}` was asked for, but LibTorch finds no CUDA GPU: either its CUDA half is not linked, or there is no \
-             driver or no GPU; `doctor` says which. Use `--device cpu` to compute on the CPU"
+            "device `{text}` was asked for, but there is no CUDA device: {}. Use `--device cpu` to compute on the CPU",
+            cuda_status()
         )));
     }
     let count = usize::try_from(Cuda::device_count()).unwrap_or(0);

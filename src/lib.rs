@@ -15,10 +15,12 @@ pub mod error;
 pub mod eval;
 pub mod loss;
 pub mod machine;
-pub mod report;
 pub mod model;
 pub mod optim;
+pub mod report;
+pub mod run;
 #[allow(unsafe_code)]
 pub mod torch;
+pub mod train;
 
 pub use error::{Error, Result};

@@ -93,6 +93,26 @@ impl DataConfig {
         }
     }
 
+    /// Sets the threads that make views; they change no result.
+    pub fn set_threads(&mut self, count: usize) {
+        match self {
+            DataConfig::Idx { threads, .. }
+            | DataConfig::Cifar10 { threads, .. }
+            | DataConfig::Cifar100 { threads, .. }
+            | DataConfig::Synthetic { threads, .. } => *threads = count,
+        }
+    }
+
+    /// Where the images come from, for people.
+    pub fn location(&self) -> String {
+        match self {
+            DataConfig::Idx { root, .. } | DataConfig::Cifar10 { root, .. } | DataConfig::Cifar100 { root, .. } => {
+                root.display().to_string()
+            }
+            DataConfig::Synthetic { .. } => "synthetic".to_string(),
+        }
+    }
+
     /// Checks the values.
     ///
     /// # Errors

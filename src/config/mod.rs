@@ -8,6 +8,7 @@ pub mod loss_reference;
 pub mod model;
 pub mod optim;
 mod overrides;
+pub mod vision;
 
 use crate::error::{Error, Result};
 use serde::de::DeserializeOwned;

@@ -37,6 +37,16 @@ pub enum EncoderConfig {
     Resnet50(ResnetConfig),
 }
 
+impl EncoderConfig {
+    /// The `kind`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            EncoderConfig::Resnet18(_) => "resnet18",
+            EncoderConfig::Resnet50(_) => "resnet50",
+        }
+    }
+}
+
 /// What can be chosen in a ResNet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -12,6 +12,7 @@ pub mod linear;
 pub mod logistic;
 mod precondition;
 pub mod record;
+pub mod run;
 pub mod source;
 pub mod split;
 

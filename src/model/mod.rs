@@ -96,6 +96,23 @@ impl Model {
         self.prefixed(Store::state_dict)
     }
 
+    /// Loads parameters and buffers under the names of [`Model::state_dict`], all of them and no others.
+    ///
+    /// # Errors
+    /// Names or shapes that are not the model's.
+    pub fn load(&self, tensors: &[(String, Tensor)]) -> Result<()> {
+        let (encoder, projector) = tensors.iter().partition::<Vec<_>, _>(|(name, _)| name.starts_with("encoder."));
+        for (part, store, tensors) in
+            [("encoder.", self.encoder.store(), encoder), ("projector.", self.projector.store(), projector)]
+        {
+            let own = tensors.into_iter().map(|(name, t)| {
+                (name.strip_prefix(part).unwrap_or(name).to_string(), t.shallow_clone())
+            });
+            store.load(&own.collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
     fn prefixed(&self, list: impl Fn(&Store) -> Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
         let parts = [("encoder", self.encoder.store()), ("projector", self.projector.store())];
         let named = parts.into_iter().flat_map(|(part, store)| {

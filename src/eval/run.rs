@@ -1,0 +1,107 @@
+//! Features of a pretraining run: its encoder, frozen, over its own training and test images.
+
+use super::command::progress_bar;
+use super::features::{Features, extract};
+use super::source::{Data, DataFile, Inputs};
+use crate::checkpoint::safetensors;
+use crate::config::vision::VisionConfig;
+use crate::data::{self, ImageSet, Split, eval_batches};
+use crate::error::{Error, Result};
+use crate::model::{Encoder, encoder};
+use crate::run::RunFolder;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use tch::{Device, Tensor};
+
+/// Images a forward pass. It is not an option: convolutions may round differently for another batch.
+const BATCH: usize = 256;
+
+/// Reads a run's configuration, weights and images and computes the features of both splits.
+///
+/// `checkpoint` replaces the run's own weights: its trained encoder, or, where it has not ended, its last state.
+///
+/// # Errors
+/// A folder that is no run, weights that do not fit the run's encoder, and what the data set or LibTorch report.
+pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Result<Inputs> {
+    let folder = RunFolder::open(folder)?;
+    let config: VisionConfig = crate::config::load(&folder.config(), &[])?;
+    config.validate()?;
+    let weights = match checkpoint {
+        Some(path) => path.to_path_buf(),
+        None => trained_weights(&folder)?,
+    };
+    let encoder = encoder(&config.model.encoder)?;
+    load_encoder(encoder.as_ref(), &weights)?;
+    encoder.store().to_device(device)?;
+
+    let train_set = data::load(&config.data, Split::Train)?;
+    let test_set = data::load(&config.data, Split::Test)?;
+    let of = |set: &ImageSet, name| features_of(encoder.as_ref(), &config, set, device, name);
+    let (train, test) = (of(&train_set, "training images")?, of(&test_set, "test images")?);
+    let file = |set: &ImageSet, split: &str| DataFile {
+        path: format!("{} ({split})", config.data.location()),
+        sha256: set.sha256.clone(),
+    };
+    Ok(Inputs {
+        train,
+        test,
+        data: Data { train: file(&train_set, "train"), test: file(&test_set, "test") },
+        checkpoint_sha256: Some(sha256_of(&weights)?),
+    })
+}
+
+/// The encoder's features of every image of a set, in evaluation mode, at the size the encoder was trained with.
+///
+/// # Errors
+/// What the encoder or LibTorch report; features that are not finite.
+pub fn features_of(
+    encoder: &dyn Encoder,
+    config: &VisionConfig,
+    set: &ImageSet,
+    device: Device,
+    unit: &'static str,
+) -> Result<Features> {
+    let size = config.augment.size.unwrap_or(set.height);
+    let batches = eval_batches(set, size, config.augment.normalize.as_ref(), BATCH)?;
+    let bar = progress_bar(unit);
+    bar.set_length(set.len() as u64);
+    let features = extract(
+        batches.map(|batch| batch.map(|b| (b.images, b.labels))),
+        |images| encoder.forward(&images.f_to_device(device)?, false),
+        |done| bar.set_position(done),
+    );
+    bar.finish_and_clear();
+    features
+}
+
+fn trained_weights(folder: &RunFolder) -> Result<PathBuf> {
+    let candidates = [folder.encoder(), folder.state()];
+    if let Some(found) = candidates.iter().find(|path| path.is_file()) {
+        return Ok(found.clone());
+    }
+    Err(Error::Input(format!(
+        "{}: the run has no weights: expected {} or {}; pretrain first, or name a file with --checkpoint",
+        folder.root().display(),
+        candidates[0].display(),
+        candidates[1].display()
+    )))
+}
+
+/// Loads an encoder strictly, from its own file or from a training state, where its names begin with `encoder.`.
+fn load_encoder(encoder: &dyn Encoder, path: &Path) -> Result<()> {
+    let tensors = safetensors::load(path)?.tensors;
+    let prefixed = tensors.iter().any(|(name, _)| name.starts_with("encoder."));
+    let named: Vec<(String, Tensor)> = match prefixed {
+        true => tensors.into_iter().filter_map(|(n, t)| Some((n.strip_prefix("encoder.")?.to_string(), t))).collect(),
+        false => tensors,
+    };
+    encoder.store().load(&named).map_err(|e| Error::data(path, None, e.to_string()))?;
+    Ok(())
+}
+
+fn sha256_of(path: &Path) -> Result<String> {
+    let mut file = std::fs::File::open(path).map_err(Error::io(path, "cannot read"))?;
+    let mut hash = Sha256::new();
+    std::io::copy(&mut file, &mut hash).map_err(Error::io(path, "cannot read"))?;
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}

@@ -1,0 +1,112 @@
+//! What a run would be, in numbers, before it starts: `--dry-run` and the line that every run opens with.
+
+use super::vision::Plan;
+use crate::device;
+use crate::error::Result;
+use tch::Device;
+use std::path::Path;
+
+/// Images of the probe that measures a model's activations.
+const PROBE: i64 = 16;
+
+impl Plan {
+    /// One line: model, data, steps, device.
+    pub fn headline(&self, run_dir: &Path) -> String {
+        format!(
+            "{} of {} parameters on {} images: {} epochs of {} steps, batch {}, on {}, into {}",
+            self.config.model.encoder.name(),
+            thousands(self.parameter_count() as u64),
+            thousands(self.image_count() as u64),
+            self.config.train.epochs,
+            thousands(self.steps_per_epoch),
+            self.config.train.batch_size,
+            device::name(self.device),
+            run_dir.display()
+        )
+    }
+
+    /// The resolved configuration, and as comments the run's size on `device`: parameters, steps, memory. The plan itself
+    /// is on the CPU, where memory is measured.
+    ///
+    /// # Errors
+    /// What the model reports about the probe.
+    pub fn describe(&self, device: Device) -> Result<String> {
+        let mut text = self.resolved_config()?;
+        let optimizer: usize = self.stepper.optimizer.state().iter().map(|(_, t)| bytes(t)).sum();
+        let weights: usize = self.stepper.model.state_dict().iter().map(|(_, t)| bytes(t)).sum();
+        let gradients = 4 * self.parameter_count();
+        let anchors = 2 * self.config.train.batch_size;
+        // Cosines in float64, and four float32 matrices of logits, weights and shortfalls at the busiest moment.
+        let loss = anchors * anchors * (8 + 4 * 4);
+        let activations = self.activation_bytes()?;
+        let lines = [
+            ("encoder", format!("{} ({} features)", self.config.model.encoder.name(), self.stepper.model.encoder.features())),
+            ("parameters", thousands(self.parameter_count() as u64)),
+            ("images", thousands(self.image_count() as u64)),
+            ("steps", format!("{} ({} epochs of {})", thousands(self.total_steps()), self.config.train.epochs, thousands(self.steps_per_epoch))),
+            ("device", device::name(device)),
+            ("memory", format!("about {} MiB in all, estimated:", mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.image_bytes()))),
+            ("  weights, gradients, optimizer", format!("{} MiB", mebibytes(weights + gradients + optimizer))),
+            ("  activations", activations.map_or("unknown on this system".to_string(), |b| {
+                format!("{} MiB (measured on {PROBE} images on the CPU, scaled to the batch)", mebibytes(b))
+            })),
+            ("  loss", format!("{} MiB", mebibytes(loss))),
+            ("  images", format!("{} MiB", mebibytes(self.image_bytes()))),
+        ];
+        text += "\n";
+        for (name, value) in lines {
+            text += &format!("# {name}: {value}\n");
+        }
+        Ok(text)
+    }
+}
+
+impl Plan {
+    /// What a training step keeps for its backward pass, in bytes: what a forward pass over a few images adds to the
+    /// process, scaled to both views of a batch. `None` where the system does not tell.
+    fn activation_bytes(&self) -> Result<Option<usize>> {
+        let batch = self.batch(0)?;
+        let images = PROBE.min(batch.view_1.size()[0]);
+        let view = batch.view_1.f_narrow(0, 0, images)?;
+        // The first pass takes what the kernels keep for themselves.
+        drop(self.stepper.model.forward(&view, true)?);
+        let before = resident_bytes();
+        let _kept = self.stepper.model.forward(&view, true)?;
+        let grown = before.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
+        Ok(grown.map(|bytes| bytes / images as usize * 2 * self.config.train.batch_size))
+    }
+}
+
+/// The process's resident memory, from Linux's /proc.
+fn resident_bytes() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    Some(statm.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
+}
+
+fn bytes(t: &tch::Tensor) -> usize {
+    t.numel() * t.kind().elt_size_in_bytes()
+}
+
+fn mebibytes(bytes: usize) -> usize {
+    bytes.div_ceil(1 << 20)
+}
+
+/// 11181642 as `11,181,642`.
+fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|g| std::str::from_utf8(g).ok()).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1000), "1,000");
+        assert_eq!(thousands(11_181_642), "11,181,642");
+    }
+}

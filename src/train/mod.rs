@@ -1,0 +1,70 @@
+//! Pretraining: the loop, on one screen, and what it stands on.
+
+mod describe;
+mod recorder;
+mod state;
+mod step;
+mod vision;
+
+pub use crate::run::RunFolder;
+pub use vision::{Plan, Summary};
+
+use crate::error::{Error, Result};
+use recorder::{Broken, Recorder};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs from `step` updates to the plan's end; gives the number of updates made in all.
+///
+/// Every random choice is a function of seed, step and image, so that a run continued from any step ends like one that
+/// was never stopped.
+fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, recorder: &mut Recorder) -> Result<u64> {
+    let mut loader = plan.loader(step)?;
+    while step < plan.total_steps() {
+        let Some(batch) = loader.next().transpose()? else { break };
+        let (epoch, lr) = (step / plan.steps_per_epoch, plan.schedule.lr(step));
+        tch::manual_seed(plan.step_seed(step));
+        let views = [&batch.view_1, &batch.view_2].map(|v| v.f_to_device(plan.device));
+        let [view_1, view_2] = views;
+        let packed = plan.stepper.step(&view_1?, &view_2?, lr)?;
+        step += 1;
+
+        let epoch_ends = step % plan.steps_per_epoch == 0;
+        let stopping = stop.load(Ordering::Relaxed);
+        let mut broken = recorder.push(step, epoch, lr, packed, batch.indices, loader.waited())?;
+        if broken.is_none() && (epoch_ends || stopping) {
+            broken = recorder.flush(loader.waited())?;
+        }
+        if let Some(broken) = broken {
+            return Err(explain(plan, broken));
+        }
+        if epoch_ends {
+            plan.end_of_epoch(epoch + 1, step, recorder)?;
+        }
+        if (epoch_ends && plan.checkpoint_due(epoch + 1)) || stopping {
+            state::save(&folder.state(), &plan.stepper, step)?;
+        }
+        if stopping && step < plan.total_steps() {
+            return Err(Error::Interrupted(format!(
+                "interrupted after step {step} of {}; the state is saved: continue with --resume --run-dir {}",
+                plan.total_steps(),
+                folder.root().display()
+            )));
+        }
+    }
+    Ok(step)
+}
+
+/// The error for a step that was not finite: its number, its images, and which quantity it was.
+fn explain(plan: &mut Plan, broken: Broken) -> Error {
+    let cause = plan.batch(broken.step - 1).and_then(|batch| {
+        tch::manual_seed(plan.step_seed(broken.step - 1));
+        plan.stepper.explain(&batch.view_1.f_to_device(plan.device)?, &batch.view_2.f_to_device(plan.device)?)
+    });
+    let cause = cause.unwrap_or_else(|e| format!("computing the batch once more failed: {e}"));
+    Error::NonFinite(format!(
+        "step {} (epoch {}): loss {}, gradient norm {}: {cause}. Its images are {:?}. No weight was changed by this step, and \
+         the last checkpoint is as it was; a lower optim.lr, a longer schedule.warmup_epochs or a higher loss.temperature \
+         may help",
+        broken.step, broken.epoch, broken.scalars.loss, broken.scalars.grad_norm, broken.indices
+    ))
+}

@@ -1,0 +1,198 @@
+//! What a run tells while it goes: progress bar, `metrics.jsonl`, TensorBoard; and the check that every step was finite.
+
+use crate::run::RunFolder;
+use super::step::{StepScalars, Stepper};
+use crate::error::Result;
+use crate::report::metrics::{MetricsWriter, Record};
+use crate::report::tensorboard::EventWriter;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+use tch::Tensor;
+
+/// A step whose measurements are still on the device.
+struct Pending {
+    step: u64,
+    epoch: u64,
+    lr: f64,
+    packed: Tensor,
+    indices: Vec<i64>,
+}
+
+/// The first step of a run whose loss or gradient was not finite.
+pub struct Broken {
+    /// Its number, counted from 1.
+    pub step: u64,
+    /// Its epoch, counted from 0.
+    pub epoch: u64,
+    /// The images of its batch, as positions in the training set.
+    pub indices: Vec<i64>,
+    /// What was measured.
+    pub scalars: StepScalars,
+}
+
+/// Collects the measurements of steps and writes them out.
+pub struct Recorder {
+    metrics: MetricsWriter,
+    events: EventWriter,
+    bar: ProgressBar,
+    pending: Vec<Pending>,
+    log_every: u64,
+    read_every: usize,
+    images_per_step: usize,
+    /// Since the last written line.
+    since: Instant,
+    steps_since: u64,
+    waited_before: Duration,
+    /// Since the start.
+    started: Instant,
+    images: u64,
+    last: Option<StepScalars>,
+}
+
+impl Recorder {
+    /// Opens the records of a run that has `step` of `total` steps behind it. `read_every` is the number of steps between
+    /// reads from the device: 1 where reading is free.
+    ///
+    /// # Errors
+    /// Files that cannot be opened or, when resuming, read.
+    pub fn open(
+        folder: &RunFolder,
+        step: u64,
+        total: u64,
+        images_per_step: usize,
+        log_every: u64,
+        read_every: u64,
+    ) -> Result<Recorder> {
+        let resumed = folder.metrics().exists();
+        let (metrics, events) = if resumed {
+            (MetricsWriter::resume(&folder.metrics(), step + 1)?, EventWriter::resume(&folder.tensorboard(), step + 1)?)
+        } else {
+            (MetricsWriter::create(&folder.metrics())?, EventWriter::create(&folder.tensorboard())?)
+        };
+        let bar = ProgressBar::new(total).with_position(step);
+        let template = "{bar:24} {pos}/{len} steps  {msg}  ETA {eta}";
+        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.reset_eta();
+        let now = Instant::now();
+        Ok(Recorder {
+            metrics,
+            events,
+            bar,
+            pending: Vec::new(),
+            log_every,
+            read_every: read_every.max(1) as usize,
+            images_per_step,
+            since: now,
+            steps_since: 0,
+            waited_before: Duration::ZERO,
+            started: now,
+            images: 0,
+            last: None,
+        })
+    }
+
+    /// Takes a step's packed measurements; `waited` is the time spent waiting for data since the start.
+    ///
+    /// # Errors
+    /// As [`Recorder::flush`].
+    pub fn push(
+        &mut self,
+        step: u64,
+        epoch: u64,
+        lr: f64,
+        packed: Tensor,
+        indices: Vec<i64>,
+        waited: Duration,
+    ) -> Result<Option<Broken>> {
+        self.images += self.images_per_step as u64;
+        self.pending.push(Pending { step, epoch, lr, packed, indices });
+        if self.pending.len() < self.read_every {
+            return Ok(None);
+        }
+        self.flush(waited)
+    }
+
+    /// Reads what is pending and writes the lines that are due; gives the first step that was not finite, if there is one.
+    ///
+    /// # Errors
+    /// What LibTorch or the system report.
+    pub fn flush(&mut self, waited: Duration) -> Result<Option<Broken>> {
+        for p in std::mem::take(&mut self.pending) {
+            let scalars = Stepper::read(&p.packed)?;
+            if scalars.halted {
+                return Ok(Some(Broken { step: p.step, epoch: p.epoch, indices: p.indices, scalars }));
+            }
+            self.steps_since += 1;
+            if p.step % self.log_every == 0 {
+                self.write(p.step, p.epoch, p.lr, &scalars, waited)?;
+            }
+            self.bar.set_position(p.step);
+            self.last = Some(scalars);
+        }
+        Ok(None)
+    }
+
+    fn write(&mut self, step: u64, epoch: u64, lr: f64, scalars: &StepScalars, waited: Duration) -> Result<()> {
+        let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
+        let rate = (self.steps_since as usize * self.images_per_step) as f64 / seconds;
+        let wait = ((waited.saturating_sub(self.waited_before)).as_secs_f64() / seconds).min(1.0);
+        let mut record =
+            Record::train(step, epoch).with("loss", scalars.loss).with("lr", lr).with("grad_norm", scalars.grad_norm);
+        for (name, value) in &scalars.diagnostics {
+            record = record.with(name, *value);
+        }
+        let record = record.with("images_per_second", rate).with("data_wait", wait);
+        self.emit("train", &record)?;
+        let lambda = scalars.diagnostics.iter().find(|(name, _)| *name == "lambda_mean");
+        let lambda = lambda.map(|(_, v)| format!("  lambda {v:.3}")).unwrap_or_default();
+        self.bar.set_message(format!(
+            "loss {:.4}{lambda}  {rate:.0} images/s  {:.0}% waiting for data",
+            scalars.loss,
+            100.0 * wait
+        ));
+        self.since = Instant::now();
+        self.steps_since = 0;
+        self.waited_before = waited;
+        Ok(())
+    }
+
+    /// Writes the result of an evaluation during training.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn evaluation(&mut self, step: u64, epoch: u64, name: &str, value: f64) -> Result<()> {
+        self.emit("eval", &Record::eval(step, epoch).with(name, value))
+    }
+
+    fn emit(&mut self, group: &str, record: &Record) -> Result<()> {
+        self.metrics.write(record)?;
+        let tagged: Vec<(String, f64)> = record.values.iter().map(|(n, v)| (format!("{group}/{n}"), *v)).collect();
+        let borrowed: Vec<(&str, f64)> = tagged.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        self.events.scalars(record.step, &borrowed)
+    }
+
+    /// A line among the progress: above the bar in a terminal, plainly on stderr otherwise.
+    pub fn say(&self, line: &str) {
+        if std::io::stderr().is_terminal() {
+            self.bar.println(line);
+        } else {
+            eprintln!("{line}");
+        }
+    }
+
+    /// The loss of the last step that was read.
+    pub fn last_loss(&self) -> Option<f64> {
+        self.last.as_ref().map(|s| s.loss)
+    }
+
+    /// Images a second since the start, each counted once though it gives two views.
+    pub fn images_per_second(&self) -> f64 {
+        self.images as f64 / self.started.elapsed().as_secs_f64().max(1e-9)
+    }
+
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,239 @@
+//! Vision pretraining: from a configuration to a finished run folder.
+
+use crate::run::RunFolder;
+use super::recorder::Recorder;
+use super::step::Stepper;
+use super::{run, state};
+use crate::checkpoint::{Value, safetensors, torch_file};
+use crate::config::vision::VisionConfig;
+use crate::data::{self, Batch, ImageSet, Loader, Sampler, Split};
+use crate::error::{Error, Result};
+use crate::config::augment::NormalizeConfig;
+use crate::config::eval::KnnConfig;
+use crate::eval::{knn, run::features_of};
+use crate::loss::{Layout, Loss};
+use crate::model::Model;
+use crate::optim::{Optimizer, Schedule};
+use crate::report::contact_sheet::{View, contact_sheet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tch::{Device, Kind, Tensor};
+
+/// A run that is ready to start: images read, model built, nothing written yet.
+pub struct Plan {
+    /// The configuration.
+    pub config: VisionConfig,
+    /// Where the model is.
+    pub device: Device,
+    /// The learning rate by step.
+    pub schedule: Schedule,
+    /// Steps in one pass over the images.
+    pub steps_per_epoch: u64,
+    pub(super) stepper: Stepper,
+    images: Arc<ImageSet>,
+    test_images: Option<ImageSet>,
+}
+
+/// What a finished run left.
+#[derive(Debug)]
+pub struct Summary {
+    /// Updates in all.
+    pub steps: u64,
+    /// The loss of the last step.
+    pub loss: Option<f64>,
+    /// Images a second since the (re)start.
+    pub images_per_second: f64,
+}
+
+impl Plan {
+    /// Checks the configuration, reads the images and builds model, loss and optimizer.
+    ///
+    /// # Errors
+    /// Everything that keeps the run from starting.
+    pub fn new(config: &VisionConfig, device: Device) -> Result<Plan> {
+        config.validate()?;
+        let images = Arc::new(data::load(&config.data, Split::Train)?);
+        let sampler = Sampler::new(images.len(), config.train.batch_size, config.seed)?;
+        let steps_per_epoch = sampler.steps_per_epoch();
+        let test_images =
+            if config.eval.knn_every > 0 { Some(data::load(&config.data, Split::Test)?) } else { None };
+        tch::manual_seed(config.seed as i64);
+        let model = Model::new(&config.model)?;
+        model.to_device(device)?;
+        let optimizer = Optimizer::new(&config.optim, &model.parameters())?;
+        let loss = Loss::new(&config.loss, Layout::TwoView)?;
+        let schedule = Schedule::new(&config.schedule, config.optim.lr(), steps_per_epoch, config.train.epochs * steps_per_epoch)?;
+        let stepper = Stepper::new(model, optimizer, loss, config.train.views, device);
+        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, images, test_images })
+    }
+
+    /// Steps of the whole run.
+    pub fn total_steps(&self) -> u64 {
+        self.config.train.epochs * self.steps_per_epoch
+    }
+
+    /// The batches from `step` updates on.
+    pub(super) fn loader(&self, step: u64) -> Result<Loader> {
+        let sampler = Sampler::new(self.images.len(), self.config.train.batch_size, self.config.seed)?;
+        let start = sampler.position(step);
+        let (augment, epochs) = (&self.config.augment, self.config.train.epochs);
+        Loader::new(self.images.clone(), augment, sampler, start, epochs, self.config.data.threads())
+    }
+
+    /// The batch of one step, counted from 0.
+    pub(super) fn batch(&self, step: u64) -> Result<Batch> {
+        let none = || Error::Input(format!("step {step} is not one of the run's {} steps", self.total_steps()));
+        self.loader(step)?.next().ok_or_else(none)?
+    }
+
+    /// The seed of LibTorch's generator for a step, counted from 0.
+    pub(super) fn step_seed(&self, step: u64) -> i64 {
+        // An odd constant (2^64 / golden ratio) keeps neighbouring seeds' steps apart.
+        (self.config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step) as i64
+    }
+
+    pub(super) fn parameter_count(&self) -> usize {
+        self.stepper.model.parameters().iter().map(|(_, t)| t.numel()).sum()
+    }
+
+    pub(super) fn image_count(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Memory of the images, in bytes.
+    pub(super) fn image_bytes(&self) -> usize {
+        self.images.pixels.len() + self.test_images.as_ref().map_or(0, |set| set.pixels.len())
+    }
+
+    /// The configuration with every default filled in, as YAML.
+    pub(super) fn resolved_config(&self) -> Result<String> {
+        serde_yaml::to_string(&self.config).map_err(|e| Error::Config(format!("config.resolved.yaml: {e}")))
+    }
+
+    pub(super) fn checkpoint_due(&self, epochs_done: u64) -> bool {
+        epochs_done % self.config.train.checkpoint_every == 0 || epochs_done == self.config.train.epochs
+    }
+
+    pub(super) fn end_of_epoch(&self, epochs_done: u64, step: u64, recorder: &mut Recorder) -> Result<()> {
+        let mut line = format!("epoch {epochs_done}/{}", self.config.train.epochs);
+        if let Some(loss) = recorder.last_loss() {
+            line += &format!("  loss {loss:.4}");
+        }
+        let every = self.config.eval.knn_every;
+        if let Some(test) = self.test_images.as_ref().filter(|_| epochs_done % every == 0) {
+            let features = |set: &ImageSet, name| {
+                features_of(self.stepper.model.encoder.as_ref(), &self.config, set, self.device, name)
+            };
+            let (bank, queries) = (features(&self.images, "training images")?, features(test, "test images")?);
+            let config = KnnConfig::default();
+            let found = knn::evaluate(&config, &bank, &queries, knn::DEFAULT_BATCH, self.device, &mut |_, _| ())?;
+            let accuracy = found.test_accuracy;
+            recorder.evaluation(step, epochs_done - 1, "knn_accuracy", accuracy)?;
+            line += &format!("  kNN accuracy {accuracy:.4}");
+        }
+        recorder.say(&format!("{line}  {:.0} images/s", recorder.images_per_second()));
+        Ok(())
+    }
+
+    /// Runs to the end, or continues a run from its state with `resume`, and writes the trained weights.
+    ///
+    /// # Errors
+    /// A run folder that is there already (or, resuming, is not), a changed configuration, non-finite values, an
+    /// interruption by SIGINT or SIGTERM after the state is saved, and what the system refuses.
+    pub fn pretrain(mut self, run_dir: &Path, resume: bool) -> Result<Summary> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
+                .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+                .map_err(Error::io(run_dir, "cannot watch for interruption"))?;
+        }
+        let (folder, step) = if resume { self.reopen(run_dir)? } else { (self.create(run_dir)?, 0) };
+        let read_every = if self.device.is_cuda() { self.config.train.log_every } else { 1 };
+        let mut recorder = Recorder::open(
+            &folder,
+            step,
+            self.total_steps(),
+            self.config.train.batch_size,
+            self.config.train.log_every,
+            read_every,
+        )?;
+        let outcome = run(&mut self, &folder, step, &stop, &mut recorder);
+        recorder.finish();
+        let steps = outcome?;
+        self.write_weights(&folder)?;
+        Ok(Summary { steps, loss: recorder.last_loss(), images_per_second: recorder.images_per_second() })
+    }
+
+    fn create(&self, run_dir: &Path) -> Result<RunFolder> {
+        let folder = RunFolder::create(run_dir)?;
+        self.write_config(&folder)?;
+        folder.write_environment(self.device)?;
+        self.write_views(&folder)?;
+        state::save(&folder.state(), &self.stepper, 0)?;
+        Ok(folder)
+    }
+
+    /// A sheet of the first augmented pairs: view 1 above view 2, 12 images a row of pairs.
+    fn write_views(&self, folder: &RunFolder) -> Result<()> {
+        const PAIRS: i64 = 12;
+        let first = self.batch(0)?;
+        let mut rows = Vec::new();
+        for view in [&first.view_1, &first.view_2] {
+            let n = PAIRS.min(view.size()[0]);
+            let bytes = pixels(&view.f_narrow(0, 0, n)?, self.config.augment.normalize.as_ref())?;
+            let (height, width) = (bytes.size()[2] as usize, bytes.size()[3] as usize);
+            let sheet = (0..n).map(|i| {
+                let pixels = Vec::<u8>::try_from(bytes.f_get(i)?.f_flatten(0, -1)?)?;
+                Ok(View { height, width, pixels })
+            });
+            rows.push(sheet.collect::<Result<Vec<View>>>()?);
+        }
+        let scale = 64usize.div_ceil(rows[0][0].width).clamp(1, 3);
+        let path = folder.report().join("views.png");
+        let png = contact_sheet(&rows, scale)?;
+        std::fs::write(&path, png).map_err(Error::io(&path, "cannot write"))
+    }
+
+    fn reopen(&mut self, run_dir: &Path) -> Result<(RunFolder, u64)> {
+        let folder = RunFolder::open(run_dir)?;
+        let before: VisionConfig = crate::config::load(&folder.config(), &[])?;
+        let changes = before.forbidden_changes(&self.config)?;
+        if !changes.is_empty() {
+            return Err(Error::Config(format!(
+                "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
+                run_dir.display(),
+                changes.join("; ")
+            )));
+        }
+        let step = state::load(&folder.state(), &mut self.stepper)?;
+        self.write_config(&folder)?;
+        Ok((folder, step))
+    }
+
+    fn write_config(&self, folder: &RunFolder) -> Result<()> {
+        folder.write(&folder.config(), &self.resolved_config()?)
+    }
+
+    /// Encoder and projector, each as safetensors and as a torch.save file, under the names of torchvision and the authors.
+    fn write_weights(&self, folder: &RunFolder) -> Result<()> {
+        let model = &self.stepper.model;
+        for (name, store) in [("encoder", model.encoder.store()), ("projector", model.projector.store())] {
+            let path = folder.checkpoints().join(name);
+            let tensors: Vec<(String, Tensor)> = store.state_dict();
+            safetensors::save(&path.with_extension("safetensors"), &tensors, &Default::default())?;
+            torch_file::save(&path.with_extension("pt"), &Value::state_dict(tensors))?;
+        }
+        Ok(())
+    }
+}
+
+/// Images as bytes again, after the normalisation is taken back.
+fn pixels(images: &Tensor, normalize: Option<&NormalizeConfig>) -> Result<Tensor> {
+    let mut images = images.shallow_clone();
+    if let Some(n) = normalize {
+        let channels = |values: &[f32; 3]| Tensor::from_slice(values).f_view([1, 3, 1, 1]);
+        images = images.f_mul(&channels(&n.std)?)?.f_add(&channels(&n.mean)?)?;
+    }
+    Ok(images.f_mul_scalar(255.0)?.f_round()?.f_clamp(0.0, 255.0)?.f_to_kind(Kind::Uint8)?)
+}
