@@ -26,6 +26,11 @@ const FONT: &str = "Helvetica, Arial, sans-serif";
 const SUBPIXELS: i32 = 4;
 const WIDTH: i32 = 640;
 const HEIGHT: i32 = 380;
+/// Left of the plane: the ordinate's label and ticks.
+const LEFT: i32 = 64;
+const MARGIN: i32 = 8;
+const RIGHT_MARGIN: i32 = 20;
+const PLANE_WIDTH: i32 = WIDTH - MARGIN - LEFT - RIGHT_MARGIN;
 
 /// An axis of a chart.
 #[derive(Debug, Clone, Default)]
@@ -69,7 +74,7 @@ pub struct Point {
 pub struct Series {
     /// The legend's text.
     pub label: String,
-    /// The colour's place in the palette, so that a thing keeps its colour over several charts.
+    /// The colour's place in the palette of seven, so that a thing keeps its colour over several charts.
     pub colour: usize,
     /// The points, by rising x.
     pub points: Vec<Point>,
@@ -171,6 +176,8 @@ impl BarChart {
             let mut chart = frame(&area, x.range(0), y.range(6), 26)?;
             mesh(&mut chart, &x, None, &y, &self.y)?;
             let width = 0.7 / self.series.len().max(1) as f64;
+            // Figures shrink with the bars that they stand on, and are left out where they could not be read.
+            let size = (f64::from(PLANE_WIDTH) / self.groups.len() as f64 * width / 2.4).min(12.0);
             for (place, (label, bars)) in self.groups.iter().enumerate() {
                 let centre = place as f64 + 0.5;
                 let at = text(13.0).pos(Pos::new(HPos::Center, VPos::Top));
@@ -195,9 +202,11 @@ impl BarChart {
                         chart.draw_series(dots)?;
                     }
                     let top = values.iter().copied().fold(spread.mean + std, f64::max);
-                    let at = text(12.0).pos(Pos::new(HPos::Center, VPos::Bottom));
-                    let figure = Text::new(format!("{:.1}", spread.mean), (0, -5 * SUBPIXELS), at);
-                    chart.draw_series([EmptyElement::at((middle, top)) + figure])?;
+                    if size >= 7.5 {
+                        let at = text(size).pos(Pos::new(HPos::Center, VPos::Bottom));
+                        let figure = Text::new(format!("{:.1}", spread.mean), (0, -5 * SUBPIXELS), at);
+                        chart.draw_series([EmptyElement::at((middle, top)) + figure])?;
+                    }
                 }
             }
             Ok(())
@@ -443,12 +452,12 @@ fn frame<'a, 'b>(
     below: i32,
 ) -> Drawn<ChartContext<'b, SVGBackend<'a>, Plane>> {
     ChartBuilder::on(area)
-        .margin_right(20 * SUBPIXELS)
-        .margin_bottom(8 * SUBPIXELS)
-        .margin_left(8 * SUBPIXELS)
+        .margin_right(RIGHT_MARGIN * SUBPIXELS)
+        .margin_left(MARGIN * SUBPIXELS)
+        .margin_bottom(MARGIN * SUBPIXELS)
         .margin_top(6 * SUBPIXELS)
         .x_label_area_size(below * SUBPIXELS)
-        .y_label_area_size(64 * SUBPIXELS)
+        .y_label_area_size(LEFT * SUBPIXELS)
         .build_cartesian_2d(x, y)
 }
 
