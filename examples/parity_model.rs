@@ -1,13 +1,15 @@
 //! What scripts/parity/test_model.py needs to see from Rust: an encoder run on weights from Python, and files to read there.
 //!
 //! parity_model encode ENCODER_YAML WEIGHTS IMAGES FOLDER   (WEIGHTS and IMAGES safetensors, the latter with `images`)
+//! parity_model initial MODEL_YAML SEED FOLDER
 //! parity_model values FOLDER
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use weince::checkpoint::{Value, safetensors, torch_file};
-use weince::config::model::EncoderConfig;
+use weince::config::model::{EncoderConfig, ModelConfig};
+use weince::model::Model;
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -15,8 +17,9 @@ fn main() -> anyhow::Result<()> {
         ["encode", config, weights, images, folder] => {
             encode(config, Path::new(weights), Path::new(images), Path::new(folder))
         }
+        ["initial", config, seed, folder] => initial(config, seed.parse()?, Path::new(folder)),
         ["values", folder] => values(Path::new(folder)),
-        _ => anyhow::bail!("expected `encode CONFIG WEIGHTS IMAGES FOLDER` or `values FOLDER`, found {args:?}"),
+        _ => anyhow::bail!("expected `encode`, `initial` or `values` with their arguments, found {args:?}"),
     }
 }
 
@@ -36,6 +39,15 @@ fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow:
     let note = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     safetensors::save(&folder.join("encoder.safetensors"), &state, &note)?;
     torch_file::save(&folder.join("encoder.pt"), &Value::state_dict(state))?;
+    Ok(())
+}
+
+/// A model as it is before training.
+fn initial(config: &str, seed: i64, folder: &Path) -> anyhow::Result<()> {
+    let config: ModelConfig = weince::config::parse(config, "command line", &[])?;
+    tch::manual_seed(seed);
+    let model = Model::new(&config)?;
+    safetensors::save(&folder.join("initial.safetensors"), &model.state_dict(), &BTreeMap::new())?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@ Needs the example `parity_model`, which `cargo test --release` builds.
 """
 
 import math
+import os
 import subprocess
 import zipfile
 from collections import OrderedDict
@@ -18,9 +19,10 @@ from torch import nn
 DRIVER = Path(__file__).resolve().parents[2] / "target/release/examples/parity_model"
 
 
-def drive(*args) -> None:
+def drive(*args, threads: int = 1) -> None:
     assert DRIVER.exists(), f"{DRIVER} is missing: run `cargo test --release` (or `cargo build --release --examples`)"
-    done = subprocess.run([DRIVER, *map(str, args)], capture_output=True, text=True)
+    env = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run([DRIVER, *map(str, args)], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 
 
@@ -71,6 +73,30 @@ def test_weights_travel_both_ways(kind, stem, tmp_path):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
     state = torch.load(tmp_path / "encoder.pt", weights_only=True)
     assert type(state) is OrderedDict and list(state) == list(net.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
+def test_a_seed_draws_torchvisions_initial_weights_whatever_the_thread_count(kind, tmp_path):
+    net = network(kind, "small")
+    torch.manual_seed(11)
+    # torchvision's own loop over its modules, and then the projector by nn.Linear's own initialisation.
+    for m in net.modules():
+        if isinstance(m, nn.Conv2d):
+            nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+    features = 512 if kind == "resnet18" else 2048
+    projector = nn.Sequential(nn.Linear(features, features, bias=False), nn.ReLU(), nn.Linear(features, 64, bias=False))
+    expected = {f"encoder.{n}": t for n, t in net.state_dict().items()}
+    expected |= {f"projector.{n}": t for n, t in projector.state_dict().items()}
+
+    files = []
+    for threads in (1, 2):
+        drive("initial", f"encoder: {{kind: {kind}, stem: small}}", 11, tmp_path, threads=threads)
+        files.append((tmp_path / "initial.safetensors").read_bytes())
+    assert files[0] == files[1]
+    got = safetensors.torch.load(files[0])
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(got[name], tensor), name
 
 
 @pytest.fixture(scope="module")
