@@ -141,12 +141,15 @@ fn write(planes: &Planes, normalize: Option<&NormalizeConfig>, out: &mut [f32]) 
     for (channel, out) in out.chunks_exact_mut(area).enumerate() {
         let plane = if planes.channels == 1 { 0 } else { channel };
         let plane = &planes.bytes[plane * area..][..area];
-        dispatch(|| match normalize {
-            None => out.iter_mut().zip(plane).for_each(|(x, byte)| *x = f32::from(*byte) / 255.0),
-            Some(NormalizeConfig { mean, std }) => {
-                let (mean, std) = (mean[channel], std[channel]);
-                out.iter_mut().zip(plane).for_each(|(x, byte)| *x = (f32::from(*byte) / 255.0 - mean) / std);
-            }
-        });
+        dispatch(
+            #[inline(always)]
+            || match normalize {
+                None => out.iter_mut().zip(plane).for_each(|(x, byte)| *x = f32::from(*byte) / 255.0),
+                Some(NormalizeConfig { mean, std }) => {
+                    let (mean, std) = (mean[channel], std[channel]);
+                    out.iter_mut().zip(plane).for_each(|(x, byte)| *x = (f32::from(*byte) / 255.0 - mean) / std);
+                }
+            },
+        );
     }
 }

@@ -66,16 +66,19 @@ pub fn resized_crop(
     // Columns as rows: turned[x] holds column x of each channel, one after another.
     let tall = channels * crop.height;
     turned.resize(crop.width * tall, 0);
-    dispatch(|| {
-        for channel in 0..channels {
-            for row in 0..crop.height {
-                let at = channel * crop.height + row;
-                for (column, value) in turned.chunks_exact_mut(tall).zip(part(channel, row)) {
-                    column[at] = *value;
+    dispatch(
+        #[inline(always)]
+        || {
+            for channel in 0..channels {
+                for row in 0..crop.height {
+                    let at = channel * crop.height + row;
+                    for (column, value) in turned.chunks_exact_mut(tall).zip(part(channel, row)) {
+                        column[at] = *value;
+                    }
                 }
             }
-        }
-    });
+        },
+    );
     narrowed.resize(width * tall, 0);
     plan(crop.width, width, windows, weights);
     weighted_rows(turned, tall, windows, weights, line, |x, row| narrowed[x * tall..][..tall].copy_from_slice(row));
@@ -83,16 +86,19 @@ pub fn resized_crop(
     // Back to rows: turned[y] holds row y of each channel, one after another.
     let wide = channels * width;
     turned.resize(crop.height * wide, 0);
-    dispatch(|| {
-        for channel in 0..channels {
-            for y in 0..crop.height {
-                let row = &mut turned[y * wide + channel * width..][..width];
-                for (value, column) in row.iter_mut().zip(narrowed.chunks_exact(tall)) {
-                    *value = column[channel * crop.height + y];
+    dispatch(
+        #[inline(always)]
+        || {
+            for channel in 0..channels {
+                for y in 0..crop.height {
+                    let row = &mut turned[y * wide + channel * width..][..width];
+                    for (value, column) in row.iter_mut().zip(narrowed.chunks_exact(tall)) {
+                        *value = column[channel * crop.height + y];
+                    }
                 }
             }
-        }
-    });
+        },
+    );
     plan(crop.height, height, windows, weights);
     let out_area = height * width;
     weighted_rows(turned, wide, windows, weights, line, |y, row| {
@@ -135,18 +141,21 @@ fn weighted_rows(
     sums.resize(len, 0);
     bytes.resize(len, 0);
     for (output, window) in windows.iter().enumerate() {
-        dispatch(|| {
-            sums.fill(1 << (PRECISION - 1));
-            let inputs = rows[window.first * len..].chunks_exact(len);
-            for (row, weight) in inputs.zip(&weights[window.at..window.at + window.count]) {
-                for (sum, value) in sums.iter_mut().zip(row) {
-                    *sum += i32::from(*value) * weight;
+        dispatch(
+            #[inline(always)]
+            || {
+                sums.fill(1 << (PRECISION - 1));
+                let inputs = rows[window.first * len..].chunks_exact(len);
+                for (row, weight) in inputs.zip(&weights[window.at..window.at + window.count]) {
+                    for (sum, value) in sums.iter_mut().zip(row) {
+                        *sum += i32::from(*value) * weight;
+                    }
                 }
-            }
-            for (byte, sum) in bytes.iter_mut().zip(sums.iter()) {
-                *byte = (sum >> PRECISION).clamp(0, 255) as u8;
-            }
-        });
+                for (byte, sum) in bytes.iter_mut().zip(sums.iter()) {
+                    *byte = (sum >> PRECISION).clamp(0, 255) as u8;
+                }
+            },
+        );
         emit(output, bytes);
     }
 }
