@@ -1,4 +1,4 @@
-//! Brightness, contrast, saturation and grey, with the rounding of PIL's `ImageEnhance`; hue is handed to [`super::hue`].
+//! Brightness, contrast, saturation and grey, with the rounding of PIL's `ImageEnhance`; and hue through its HSV.
 //!
 //! A grey image stays one plane: PIL's operations on the RGB image of three equal planes leave them equal, saturation and hue even
 //! unchanged.
