@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use weince::augment::color::{self, Adjustment};
 use weince::augment::crop::Crop;
 use weince::augment::random::{Keyed, Purpose};
-use weince::augment::{Canvas, Planes, Views, blur, flip, resize};
+use weince::augment::{Canvas, Planes, PlanesRef, Views, blur, flip, resize};
 use weince::config::augment::{AugmentConfig, BlurConfig, NormalizeConfig};
 
 fn golden(name: &str) -> PathBuf {
@@ -34,10 +34,9 @@ fn run(case: &Value, image: &mut Planes) {
                 case["crop"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as usize).collect();
             let crop = Crop { top: crop[0], left: crop[1], height: crop[2], width: crop[3] };
             let source = std::mem::take(image);
-            let shape = [source.height, source.width];
             let size = number("size") as usize;
             let mut scratch = resize::Scratch::default();
-            resize::resized_crop(&source.bytes, source.channels, shape, crop, [size; 2], &mut scratch, image);
+            resize::resized_crop(source.borrowed(), crop, [size; 2], &mut scratch, image);
         }
         "flip" => flip::horizontal(image),
         "grey" => color::to_grey(image),
@@ -191,12 +190,13 @@ fn a_view_is_its_operations_one_after_another() {
     };
     let views = Views::new(&config, 3, 32, 40).unwrap();
     let image: Vec<u8> = (0..3 * 32 * 40_u32).map(|i| (i * i / 7) as u8).collect();
+    let source = PlanesRef { channels: 3, height: 32, width: 40, bytes: &image };
     let (mut canvas, mut out) = (Canvas::default(), vec![0.0; 3 * 24 * 24]);
     for sample in 0..20 {
         let choices = views.draw(&mut Keyed::new(5, 1, Purpose::View { sample, view: 1 }));
         views.render(&image, &choices, &mut canvas, &mut out);
         let mut planes = Planes::default();
-        resize::resized_crop(&image, 3, [32, 40], choices.crop, [24, 24], &mut resize::Scratch::default(), &mut planes);
+        resize::resized_crop(source, choices.crop, [24, 24], &mut resize::Scratch::default(), &mut planes);
         if choices.flip {
             flip::horizontal(&mut planes);
         }

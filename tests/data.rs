@@ -85,7 +85,9 @@ fn damaged_idx_files_are_refused_with_the_place() {
     let mut flipped = packed.clone();
     let checksum = flipped.len() - 8;
     flipped[checksum] ^= 1;
-    let cases: Vec<(&str, Vec<u8>, Vec<u8>, &[&str])> = vec![
+    /// Name, images, labels, parts of the message.
+    type Case = (&'static str, Vec<u8>, Vec<u8>, &'static [&'static str]);
+    let cases: Vec<Case> = vec![
         ("empty", vec![], labels(), &["byte 0", "00000803"]),
         ("no idx", b"\x89PNG\r\n\x1a\n".to_vec(), labels(), &["byte 0", "00000803", "found 89504e47"]),
         ("labels as images", labels(), labels(), &["byte 0", "three dimensions", "found 00000801"]),

@@ -51,33 +51,39 @@ pub fn gaussian(image: &mut Planes, kernel: usize, sigma: f64, scratch: &mut Scr
     sums.resize(height * width, 0.0);
     for plane in image.bytes.chunks_exact_mut(height * width) {
         for (y, sums) in sums.chunks_exact_mut(width).enumerate() {
-            dispatch(|| {
-                columns.fill(0.0);
-                for (tap, weight) in weights.iter().enumerate() {
-                    let row = &plane[mirror(y + tap, height) * width..][..width];
-                    for (sum, value) in columns.iter_mut().zip(row) {
-                        *sum += weight * f32::from(*value);
+            dispatch(
+                #[inline(always)]
+                || {
+                    columns.fill(0.0);
+                    for (tap, weight) in weights.iter().enumerate() {
+                        let row = &plane[mirror(y + tap, height) * width..][..width];
+                        for (sum, value) in columns.iter_mut().zip(row) {
+                            *sum += weight * f32::from(*value);
+                        }
                     }
-                }
-                padded[reach..reach + width].copy_from_slice(columns);
-                for edge in 0..reach {
-                    padded[edge] = columns[mirror(edge, width)];
-                    padded[width + reach + edge] = columns[mirror(width + reach + edge, width)];
-                }
-                sums.fill(0.0);
-                for (tap, weight) in weights.iter().enumerate() {
-                    for (sum, value) in sums.iter_mut().zip(&padded[tap..]) {
-                        *sum += weight * value;
+                    padded[reach..reach + width].copy_from_slice(columns);
+                    for edge in 0..reach {
+                        padded[edge] = columns[mirror(edge, width)];
+                        padded[width + reach + edge] = columns[mirror(width + reach + edge, width)];
                     }
-                }
-            });
+                    sums.fill(0.0);
+                    for (tap, weight) in weights.iter().enumerate() {
+                        for (sum, value) in sums.iter_mut().zip(&padded[tap..]) {
+                            *sum += weight * value;
+                        }
+                    }
+                },
+            );
         }
-        dispatch(|| {
-            for (byte, sum) in plane.iter_mut().zip(sums.iter()) {
-                // 1.5 * 2^23 pushes the fraction out of the number: rounded to even, the integer is in the low bits.
-                *byte = (sum + 12_582_912.0).to_bits() as u8;
-            }
-        });
+        dispatch(
+            #[inline(always)]
+            || {
+                for (byte, sum) in plane.iter_mut().zip(sums.iter()) {
+                    // 1.5 * 2^23 pushes the fraction out of the number: rounded to even, the integer is in the low bits.
+                    *byte = (sum + 12_582_912.0).to_bits() as u8;
+                }
+            },
+        );
     }
 }
 

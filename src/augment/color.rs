@@ -1,10 +1,10 @@
-//! Brightness, contrast, saturation and grey, with the rounding of PIL's `ImageEnhance`; hue is handed to [`super::hue`].
+//! Brightness, contrast, saturation and grey, with the rounding of PIL's `ImageEnhance`; and hue through its HSV.
 //!
 //! A grey image stays one plane: PIL's operations on the RGB image of three equal planes leave them equal, saturation and hue even
 //! unchanged.
 
 use super::random::Keyed;
-use super::simd::dispatch;
+use super::simd::{cut, dispatch};
 use super::{Planes, hue};
 
 /// One operation of a colour jitter with its factor.
@@ -37,7 +37,10 @@ impl Adjustment {
                 // The cast to an integer cuts towards zero, the one to a byte wraps, so that -1 is 255.
                 let turn = (factor * 255.0) as i32 as u8;
                 if let Some(rgb) = image.rgb_mut() {
-                    dispatch(|| hue::rotate(rgb, turn));
+                    dispatch(
+                        #[inline(always)]
+                        || hue::rotate(rgb, turn),
+                    );
                 }
             }
         }
@@ -73,11 +76,14 @@ pub fn jitter(strengths: [f64; 4], rng: &mut Keyed) -> [Option<Adjustment>; 4] {
 /// `torchvision.transforms.functional.to_grayscale(img, 3)`, bit for bit.
 pub fn to_grey(image: &mut Planes) {
     let Some([r, g, b]) = image.rgb_mut() else { return };
-    dispatch(|| {
-        for ((r, g), b) in r.iter_mut().zip(g.iter()).zip(b.iter()) {
-            *r = luma(*r, *g, *b);
-        }
-    });
+    dispatch(
+        #[inline(always)]
+        || {
+            for ((r, g), b) in r.iter_mut().zip(g.iter()).zip(b.iter()) {
+                *r = luma(*r, *g, *b);
+            }
+        },
+    );
     g.copy_from_slice(r);
     b.copy_from_slice(r);
 }
@@ -91,15 +97,20 @@ fn luma(r: u8, g: u8, b: u8) -> u8 {
 /// `Image.blend` of two bytes: in single precision, cut towards zero, clipped.
 #[inline(always)]
 fn blend(from: u8, to: u8, factor: f32) -> u8 {
-    (f32::from(from) + factor * (i32::from(to) - i32::from(from)) as f32) as u8
+    let x = f32::from(from) + factor * (i32::from(to) - i32::from(from)) as f32;
+    let x = if x < 0.0 { 0.0 } else { x };
+    cut(if x > 255.0 { 255.0 } else { x })
 }
 
 fn blend_with(image: &mut Planes, from: u8, factor: f32) {
-    dispatch(|| {
-        for value in &mut image.bytes {
-            *value = blend(from, *value, factor);
-        }
-    });
+    dispatch(
+        #[inline(always)]
+        || {
+            for value in &mut image.bytes {
+                *value = blend(from, *value, factor);
+            }
+        },
+    );
 }
 
 /// The mean of the grey image, rounded.
@@ -107,15 +118,18 @@ fn mean_grey(image: &mut Planes) -> u8 {
     let area = image.area();
     let total: u64 = match image.rgb_mut() {
         // Blocks of 2^16 pixels keep the sums in 32 bits.
-        Some([r, g, b]) => dispatch(|| {
-            let blocks = r.chunks(1 << 16).zip(g.chunks(1 << 16)).zip(b.chunks(1 << 16));
-            blocks
-                .map(|((r, g), b)| {
-                    let greys = r.iter().zip(g).zip(b).map(|((r, g), b)| u32::from(luma(*r, *g, *b)));
-                    u64::from(greys.sum::<u32>())
-                })
-                .sum()
-        }),
+        Some([r, g, b]) => dispatch(
+            #[inline(always)]
+            || {
+                let blocks = r.chunks(1 << 16).zip(g.chunks(1 << 16)).zip(b.chunks(1 << 16));
+                blocks
+                    .map(|((r, g), b)| {
+                        let greys = r.iter().zip(g).zip(b).map(|((r, g), b)| u32::from(luma(*r, *g, *b)));
+                        u64::from(greys.sum::<u32>())
+                    })
+                    .sum()
+            },
+        ),
         None => image.bytes.iter().map(|v| u64::from(*v)).sum(),
     };
     (total as f64 / area.max(1) as f64 + 0.5) as u8
@@ -123,14 +137,17 @@ fn mean_grey(image: &mut Planes) -> u8 {
 
 fn saturate(image: &mut Planes, factor: f32) {
     let Some([r, g, b]) = image.rgb_mut() else { return };
-    dispatch(|| {
-        for ((r, g), b) in r.iter_mut().zip(g.iter_mut()).zip(b.iter_mut()) {
-            let grey = luma(*r, *g, *b);
-            *r = blend(grey, *r, factor);
-            *g = blend(grey, *g, factor);
-            *b = blend(grey, *b, factor);
-        }
-    });
+    dispatch(
+        #[inline(always)]
+        || {
+            for ((r, g), b) in r.iter_mut().zip(g.iter_mut()).zip(b.iter_mut()) {
+                let grey = luma(*r, *g, *b);
+                *r = blend(grey, *r, factor);
+                *g = blend(grey, *g, factor);
+                *b = blend(grey, *b, factor);
+            }
+        },
+    );
 }
 
 #[cfg(test)]

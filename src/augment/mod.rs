@@ -16,4 +16,4 @@ pub mod resize;
 mod simd;
 
 pub use pipeline::{Canvas, ViewChoices, Views};
-pub use planes::Planes;
+pub use planes::{Planes, PlanesRef};

@@ -4,7 +4,7 @@ use super::color::{self, Adjustment};
 use super::crop::Crop;
 use super::random::Keyed;
 use super::simd::dispatch;
-use super::{Planes, blur, flip, resize};
+use super::{Planes, PlanesRef, blur, flip, resize};
 use crate::config::augment::{AugmentConfig, MAX_EDGE, NormalizeConfig};
 use crate::error::{Error, Result};
 
@@ -97,8 +97,7 @@ impl Views {
     /// From 0 to 1, or normalised where the configuration says so.
     pub fn render(&self, image: &[u8], choices: &ViewChoices, canvas: &mut Canvas, out: &mut [f32]) {
         let Canvas { planes, resize: scratch, blur: blur_scratch } = canvas;
-        let source = [self.height, self.width];
-        resize::resized_crop(image, self.channels, source, choices.crop, [self.size; 2], scratch, planes);
+        resize::resized_crop(self.image(image), choices.crop, [self.size; 2], scratch, planes);
         if choices.flip {
             flip::horizontal(planes);
         }
@@ -118,17 +117,13 @@ impl Views {
     /// As [`Views::render`].
     pub fn plain(&self, image: &[u8], canvas: &mut Canvas, out: &mut [f32]) {
         let whole = Crop::whole(self.height, self.width);
-        let source = [self.height, self.width];
-        resize::resized_crop(
-            image,
-            self.channels,
-            source,
-            whole,
-            [self.size; 2],
-            &mut canvas.resize,
-            &mut canvas.planes,
-        );
+        resize::resized_crop(self.image(image), whole, [self.size; 2], &mut canvas.resize, &mut canvas.planes);
         write(&canvas.planes, self.config.normalize.as_ref(), out);
+    }
+
+    /// An image of the set.
+    fn image<'a>(&self, bytes: &'a [u8]) -> PlanesRef<'a> {
+        PlanesRef { channels: self.channels, height: self.height, width: self.width, bytes }
     }
 }
 
@@ -141,12 +136,15 @@ fn write(planes: &Planes, normalize: Option<&NormalizeConfig>, out: &mut [f32]) 
     for (channel, out) in out.chunks_exact_mut(area).enumerate() {
         let plane = if planes.channels == 1 { 0 } else { channel };
         let plane = &planes.bytes[plane * area..][..area];
-        dispatch(|| match normalize {
-            None => out.iter_mut().zip(plane).for_each(|(x, byte)| *x = f32::from(*byte) / 255.0),
-            Some(NormalizeConfig { mean, std }) => {
-                let (mean, std) = (mean[channel], std[channel]);
-                out.iter_mut().zip(plane).for_each(|(x, byte)| *x = (f32::from(*byte) / 255.0 - mean) / std);
-            }
-        });
+        dispatch(
+            #[inline(always)]
+            || match normalize {
+                None => out.iter_mut().zip(plane).for_each(|(x, byte)| *x = f32::from(*byte) / 255.0),
+                Some(NormalizeConfig { mean, std }) => {
+                    let (mean, std) = (mean[channel], std[channel]);
+                    out.iter_mut().zip(plane).for_each(|(x, byte)| *x = (f32::from(*byte) / 255.0 - mean) / std);
+                }
+            },
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The working image that the operations change.
+//! Images as the operations take them and change them.
 
 /// An 8-bit image as planes: `channels` (1 for grey, 3 for RGB) planes of `height` rows of `width` bytes, one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,25 @@ pub struct Planes {
     pub bytes: Vec<u8>,
 }
 
+/// As [`Planes`], borrowed: an image of a data set, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanesRef<'a> {
+    /// 1 (grey) or 3 (RGB).
+    pub channels: usize,
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// `channels * height * width` bytes.
+    pub bytes: &'a [u8],
+}
+
 impl Planes {
+    /// The image, borrowed.
+    pub fn borrowed(&self) -> PlanesRef<'_> {
+        PlanesRef { channels: self.channels, height: self.height, width: self.width, bytes: &self.bytes }
+    }
+
     /// Bytes of one plane.
     pub fn area(&self) -> usize {
         self.height * self.width

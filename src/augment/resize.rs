@@ -3,9 +3,9 @@
 //! One kernel serves both passes: it makes each output row as a weighted sum of whole input rows, which the compiler turns into
 //! vector code. The horizontal pass works on the transposed image, so that its columns are rows.
 
-use super::Planes;
 use super::crop::Crop;
 use super::simd::dispatch;
+use super::{Planes, PlanesRef};
 
 /// Bits after the point of a weight: PIL leaves room for a byte and two more bits in 32.
 const PRECISION: u32 = 32 - 8 - 2;
@@ -35,47 +35,36 @@ struct Window {
     at: usize,
 }
 
-/// Resizes the part `crop` of an image to `height` x `width`, as if the part were an image of its own.
-///
-/// # Shapes
-/// `image`: `channels` planes of `source_height * source_width` bytes; `crop` lies inside. `out` gets the shape.
+/// Resizes the part `crop` of an image to `height` x `width`, as if the part were an image of its own; `out` takes that shape.
 ///
 /// # Panics
 /// If the crop is empty or sticks out of the image.
 ///
 /// # Source
 /// `torchvision.transforms.functional.resized_crop` on a PIL image (bilinear), bit for bit.
-#[allow(clippy::too_many_arguments)]
 pub fn resized_crop(
-    image: &[u8],
-    channels: usize,
-    [source_height, source_width]: [usize; 2],
+    image: PlanesRef<'_>,
     crop: Crop,
     [height, width]: [usize; 2],
     scratch: &mut Scratch,
     out: &mut Planes,
 ) {
+    let channels = image.channels;
     out.reshape(channels, height, width);
     let Scratch { windows, weights, line, turned, narrowed } = scratch;
-    let area = source_height * source_width;
-    let part = |channel: usize, row: usize| {
-        let from = channel * area + (crop.top + row) * source_width + crop.left;
-        &image[from..from + crop.width]
-    };
 
     // Columns as rows: turned[x] holds column x of each channel, one after another.
     let tall = channels * crop.height;
     turned.resize(crop.width * tall, 0);
-    dispatch(|| {
-        for channel in 0..channels {
-            for row in 0..crop.height {
-                let at = channel * crop.height + row;
-                for (column, value) in turned.chunks_exact_mut(tall).zip(part(channel, row)) {
-                    column[at] = *value;
-                }
+    for channel in 0..channels {
+        for y in 0..crop.height {
+            let from = (channel * image.height + crop.top + y) * image.width + crop.left;
+            let row = &image.bytes[from..from + crop.width];
+            for (column, value) in turned.chunks_exact_mut(tall).zip(row) {
+                column[channel * crop.height + y] = *value;
             }
         }
-    });
+    }
     narrowed.resize(width * tall, 0);
     plan(crop.width, width, windows, weights);
     weighted_rows(turned, tall, windows, weights, line, |x, row| narrowed[x * tall..][..tall].copy_from_slice(row));
@@ -83,21 +72,18 @@ pub fn resized_crop(
     // Back to rows: turned[y] holds row y of each channel, one after another.
     let wide = channels * width;
     turned.resize(crop.height * wide, 0);
-    dispatch(|| {
-        for channel in 0..channels {
-            for y in 0..crop.height {
-                let row = &mut turned[y * wide + channel * width..][..width];
-                for (value, column) in row.iter_mut().zip(narrowed.chunks_exact(tall)) {
-                    *value = column[channel * crop.height + y];
-                }
+    for channel in 0..channels {
+        for y in 0..crop.height {
+            let row = &mut turned[y * wide + channel * width..][..width];
+            for (value, column) in row.iter_mut().zip(narrowed.chunks_exact(tall)) {
+                *value = column[channel * crop.height + y];
             }
         }
-    });
+    }
     plan(crop.height, height, windows, weights);
-    let out_area = height * width;
     weighted_rows(turned, wide, windows, weights, line, |y, row| {
         for (channel, row) in row.chunks_exact(width).enumerate() {
-            out.bytes[channel * out_area + y * width..][..width].copy_from_slice(row);
+            out.bytes[(channel * height + y) * width..][..width].copy_from_slice(row);
         }
     });
 }
@@ -135,18 +121,21 @@ fn weighted_rows(
     sums.resize(len, 0);
     bytes.resize(len, 0);
     for (output, window) in windows.iter().enumerate() {
-        dispatch(|| {
-            sums.fill(1 << (PRECISION - 1));
-            let inputs = rows[window.first * len..].chunks_exact(len);
-            for (row, weight) in inputs.zip(&weights[window.at..window.at + window.count]) {
-                for (sum, value) in sums.iter_mut().zip(row) {
-                    *sum += i32::from(*value) * weight;
+        dispatch(
+            #[inline(always)]
+            || {
+                sums.fill(1 << (PRECISION - 1));
+                let inputs = rows[window.first * len..].chunks_exact(len);
+                for (row, weight) in inputs.zip(&weights[window.at..window.at + window.count]) {
+                    for (sum, value) in sums.iter_mut().zip(row) {
+                        *sum += i32::from(*value) * weight;
+                    }
                 }
-            }
-            for (byte, sum) in bytes.iter_mut().zip(sums.iter()) {
-                *byte = (sum >> PRECISION).clamp(0, 255) as u8;
-            }
-        });
+                for (byte, sum) in bytes.iter_mut().zip(sums.iter()) {
+                    *byte = (sum >> PRECISION).clamp(0, 255) as u8;
+                }
+            },
+        );
         emit(output, bytes);
     }
 }

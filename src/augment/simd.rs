@@ -3,7 +3,8 @@
 //! Wider instructions can't change a result: the kernels use integer arithmetic and single IEEE operations, which the compiler
 //! neither reorders nor contracts.
 
-/// Runs a kernel compiled for the vector instructions that this CPU has. Everything it calls must be `#[inline(always)]`.
+/// Runs a kernel compiled for the vector instructions that this CPU has. The closure and everything
+/// it calls must be `#[inline(always)]`: a call that stays a call runs the plain version.
 #[inline(always)]
 pub(super) fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     struct Kernel<F>(F);
@@ -15,4 +16,39 @@ pub(super) fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
         }
     }
     pulp::Arch::new().dispatch(Kernel(kernel))
+}
+
+/// 2^23: adding it pushes the fraction out of a number, rounded, and leaves the integer in the low bits.
+const SHIFT: f32 = 8_388_608.0;
+
+/// Cuts a number from 0 to 255 to an integer.
+///
+/// # Numerics
+/// `x as u8` for such numbers. The compiler makes scalar code of that cast, as it must mind NaN and overflow.
+#[inline(always)]
+pub(super) fn cut(x: f32) -> u8 {
+    let shifted = x + SHIFT;
+    (shifted.to_bits() as u8).wrapping_sub(u8::from(shifted - SHIFT > x))
+}
+
+/// Cuts 255 times a number from 0 to 1 to an integer, as if the product were exact.
+///
+/// # Numerics
+/// 255 x = 256 x - x; the first is exact, and what the difference loses is known exactly (Dekker), so that a product just below an
+/// integer is not taken for it.
+#[inline(always)]
+pub(super) fn cut_255(x: f32) -> u8 {
+    let big = 256.0 * x;
+    let product = big - x;
+    let lost = (big - product) - x;
+    let shifted = product + SHIFT;
+    (shifted.to_bits() as u8).wrapping_sub(u8::from((shifted - SHIFT) - product > lost))
+}
+
+/// As [`cut`], in double precision: the integer, still as a floating-point number.
+#[inline(always)]
+pub(super) fn whole(x: f64) -> f64 {
+    const SHIFT: f64 = 4_503_599_627_370_496.0;
+    let near = (x + SHIFT) - SHIFT;
+    near - if near > x { 1.0 } else { 0.0 }
 }
