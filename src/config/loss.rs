@@ -366,7 +366,7 @@ struct Rest(Mapping);
 
 impl Rest {
     fn read<T: DeserializeOwned, E: serde::de::Error>(self) -> std::result::Result<T, E> {
-        serde_yaml::from_value(Value::Mapping(self.0)).map_err(E::custom)
+        read_named(Value::Mapping(self.0)).map_err(E::custom)
     }
 }
 
@@ -382,6 +382,14 @@ fn split_kind<'de, D: Deserializer<'de>>(
         Some(other) => return Err(D::Error::custom(format!("`kind` is a name, found {other:?}"))),
     };
     Ok((kind, Rest(map)))
+}
+
+/// Reads a value; the message of an error begins with the path of the key it concerns.
+pub(super) fn read_named<T: DeserializeOwned>(value: Value) -> std::result::Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|e| match e.path().to_string().as_str() {
+        "." => e.inner().to_string(),
+        path => format!("{path}: {}", e.inner()),
+    })
 }
 
 pub(super) fn within(key: &str, value: impl std::fmt::Display, range: &str, ok: bool) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The authors' released loss under its own parameter names, and its import from their training script's `config.yaml`.
 
-use super::loss::{finite, not_negative, open_unit, positive, unit, within};
+use super::loss::{finite, not_negative, open_unit, positive, read_named, unit, within};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_yaml::{Mapping, Value};
@@ -253,7 +253,7 @@ impl ReferenceConfig {
     pub fn from_authors_file(text: &str, origin: &str) -> Result<ReferenceConfig> {
         let mut map: Mapping = serde_yaml::from_str(text).map_err(|e| Error::Config(format!("{origin}: {e}")))?;
         map.retain(|key, _| !key.as_str().is_some_and(|k| OTHER_KEYS.contains(&k)));
-        let config: ReferenceConfig = serde_yaml::from_value(Value::Mapping(map))
+        let config: ReferenceConfig = read_named(Value::Mapping(map))
             .map_err(|e| Error::Config(format!("{origin}, read as the reference's own configuration: {e}")))?;
         config.validate()?;
         Ok(config)

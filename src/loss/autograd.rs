@@ -51,11 +51,13 @@ impl Frozen {
     }
 
     fn term(&self, term: &Term, similarity: &Tensor) -> Tensor {
-        let positive = self.logits(term, &self.shape.positives(similarity).view([-1, 1]));
+        let blocks = self.shape.blocks();
+        let positives: Vec<Tensor> = blocks.iter().map(|b| b.positives(&b.of(similarity))).collect();
+        let positive = self.logits(term, &Tensor::cat(&positives, 0).view([-1, 1]));
         let all = match &term.candidates {
             Candidates::All => {
                 let mask = similarity.zeros_like();
-                self.shape.fill_self(&mask, f64::NEG_INFINITY);
+                blocks.iter().for_each(|b| b.fill_self(&b.of(&mask), f64::NEG_INFINITY));
                 // The logit of the anchor itself is finite, so that the mask makes it minus infinity without a NaN.
                 self.logits(term, similarity) + mask
             }
@@ -81,9 +83,10 @@ impl Frozen {
             sum = sum + slope * similarity;
         }
         if let Some(power) = &term.power {
+            let shortfall: Tensor = 1.0 - similarity;
             let floored = match self.plan.cap.floor {
-                Floor::Clamp => 1.0 - similarity.clamp_max(1.0 - eps),
-                Floor::Shift => 1.0 + eps - similarity.clamp_max(1.0),
+                Floor::Clamp => shortfall.clamp_min(eps),
+                Floor::Shift => shortfall.clamp_min(0.0) + eps,
             };
             sum = sum - power * floored.log();
         }

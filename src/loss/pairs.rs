@@ -1,10 +1,12 @@
 //! Anchors, candidates and their shortfalls: who is compared with whom, how far apart they are, and how a gradient with
 //! respect to the similarities goes back to the embeddings.
 //!
-//! Legend: A anchors (rows), C candidates (columns), K negatives an anchor, d dimensions. Nothing here depends on the loss.
+//! Legend: A anchors (rows), C candidates (columns), B anchors of a block, K negatives an anchor, d dimensions. Nothing here
+//! depends on the loss.
 
 use super::Layout;
 use crate::error::Result;
+use std::ops::Range;
 use tch::{Kind, Tensor};
 
 /// A row with a norm below this counts as zero.
@@ -13,6 +15,9 @@ pub(super) const ZERO_NORM: f64 = 1e-8;
 /// The shortfall that stands where there is no negative (the anchor itself, its positive): that of a similarity of -1e9,
 /// which the reference writes there and which shows in its top-M lists.
 pub(super) const ABSENT: f64 = 1e9 + 1.0;
+
+/// Entries of an [A, C] matrix that are worked on at a time: they stay in the processor's cache between operations.
+const BLOCK: i64 = 1 << 18;
 
 /// What a row of (almost) zero norm becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +83,7 @@ impl Side {
     }
 }
 
-/// Sizes of a batch in a layout, and where in an [A, C] matrix its positives and the anchors themselves lie.
+/// Sizes of a batch in a layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub layout: Layout,
@@ -90,6 +95,16 @@ pub(super) struct Shape {
     pub candidates: i64,
     /// K.
     pub negatives: i64,
+}
+
+/// Some rows of an [A, C] matrix, and where in them the positives and the anchors themselves lie.
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub rows: Range<i64>,
+    /// Offset of the diagonal of the positives.
+    positive: i64,
+    /// Offset of the diagonal of the anchors themselves, where they are candidates.
+    itself: Option<i64>,
 }
 
 impl Shape {
@@ -105,39 +120,51 @@ impl Shape {
         }
     }
 
-    /// The positives' entries of an [A, C] matrix, as one or two views in the order of the rows.
-    fn positive_diagonals(&self, matrix: &Tensor) -> Vec<Tensor> {
-        match self.layout {
-            Layout::TwoView => [self.samples, -self.samples].iter().map(|&o| matrix.diagonal(o, 0, 1)).collect(),
-            Layout::OneWay => vec![matrix.diagonal(0, 0, 1)],
+    /// All rows in blocks. A block is of one view, so that its positives lie on one diagonal.
+    pub fn blocks(&self) -> Vec<Block> {
+        let length = (BLOCK / self.candidates).max(1);
+        let mut blocks = Vec::new();
+        for view in (0..self.anchors).step_by(self.samples as usize) {
+            for start in (view..view + self.samples).step_by(length as usize) {
+                let rows = start..(start + length).min(view + self.samples);
+                blocks.push(match self.layout {
+                    Layout::TwoView => {
+                        let other_view = if view == 0 { self.samples } else { -self.samples };
+                        Block { rows, positive: start + other_view, itself: Some(start) }
+                    }
+                    Layout::OneWay => Block { rows, positive: start, itself: None },
+                });
+            }
         }
+        blocks
+    }
+}
+
+impl Block {
+    /// The block's rows of a tensor with a row for each anchor, or the tensor itself if one row serves all.
+    pub fn of(&self, tensor: &Tensor) -> Tensor {
+        if tensor.size()[0] == 1 {
+            return tensor.shallow_clone();
+        }
+        tensor.narrow(0, self.rows.start, self.rows.end - self.rows.start)
     }
 
-    /// The positive's entry of each row, [A].
-    pub fn positives(&self, matrix: &Tensor) -> Tensor {
-        Tensor::cat(&self.positive_diagonals(matrix), 0)
+    /// View of the positives' entries of the block's rows [B, C].
+    pub fn positives(&self, rows: &Tensor) -> Tensor {
+        rows.diagonal(self.positive, 0, 1)
     }
 
-    /// Writes `values` [A] to the positives' entries.
-    pub fn set_positives(&self, matrix: &Tensor, values: &Tensor) {
-        for (mut diagonal, values) in self.positive_diagonals(matrix).into_iter().zip(values.split(self.samples, 0)) {
-            diagonal.copy_(&values);
+    /// Writes `value` where an anchor would meet itself.
+    pub fn fill_self(&self, rows: &Tensor, value: f64) {
+        if let Some(offset) = self.itself {
+            let _ = rows.diagonal(offset, 0, 1).fill_(value);
         }
     }
 
     /// Writes `value` where there is no negative.
-    pub fn fill_non_negatives(&self, matrix: &Tensor, value: f64) {
-        self.fill_self(matrix, value);
-        for mut diagonal in self.positive_diagonals(matrix) {
-            let _ = diagonal.fill_(value);
-        }
-    }
-
-    /// Writes `value` where an anchor would meet itself.
-    pub fn fill_self(&self, matrix: &Tensor, value: f64) {
-        if self.layout == Layout::TwoView {
-            let _ = matrix.diagonal(0, 0, 1).fill_(value);
-        }
+    pub fn fill_non_negatives(&self, rows: &Tensor, value: f64) {
+        self.fill_self(rows, value);
+        let _ = self.positives(rows).fill_(value);
     }
 }
 
@@ -149,14 +176,14 @@ pub(super) struct Pairs {
     /// delta = 1 - cosine of every negative, [`ABSENT`] elsewhere; [A, C] in the working kind. Not floored: rounding can
     /// make it slightly negative.
     pub delta: Tensor,
-    /// delta of the positive, [A] float64.
+    /// delta of the positive, [A, 1] float64.
     pub positive: Tensor,
     /// Kind of the similarity product and of the gradient's.
     product: Kind,
 }
 
 impl Pairs {
-    /// Normalises the views and computes all shortfalls as one matrix product in the kind `product`; they are handed on in
+    /// Normalises the views and computes all shortfalls as a matrix product in the kind `product`; they are handed on in
     /// the kind `working`.
     ///
     /// # Numerics
@@ -177,11 +204,27 @@ impl Pairs {
             }
             Layout::OneWay => (Side::new(z_i, zero), Side::new(z_j, zero)),
         };
-        let one = Tensor::ones([1, 1], (product, z_i.device()));
-        let delta =
-            one.f_addmm(&rows.unit.neg().to_kind(product), &columns.unit.to_kind(product).tr())?.to_kind(working);
-        let positive = shape.positives(&delta).to_kind(Kind::Double);
-        shape.fill_non_negatives(&delta, ABSENT);
+        let device = z_i.device();
+        // [-u, 1] [v, 1]^T = 1 - u v^T.
+        let one = Tensor::ones([1, 1], (Kind::Double, device));
+        let with_one = |u: &Tensor| Tensor::cat(&[u, &one.expand([u.size()[0], 1], false)], 1).to_kind(product);
+        let left = with_one(&rows.unit.neg());
+        let right = with_one(&columns.unit).tr();
+        let delta = Tensor::f_empty([shape.anchors, shape.candidates], (working, device))?;
+        let mut positives = Vec::new();
+        for block in shape.blocks() {
+            let mut narrow = block.of(&delta);
+            let wide = if product == working {
+                block.of(&left).f_mm_out(&narrow, &right)?
+            } else {
+                let wide = block.of(&left).f_mm(&right)?;
+                narrow.f_copy_(&wide)?;
+                wide
+            };
+            positives.push(block.positives(&wide).to_kind(Kind::Double).copy());
+            block.fill_non_negatives(&narrow, ABSENT);
+        }
+        let positive = Tensor::cat(&positives, 0).view([-1, 1]);
         Ok(Pairs { shape, rows, columns, delta, positive, product })
     }
 
@@ -200,22 +243,26 @@ impl Pairs {
 
     /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each.
     pub fn pull_back(&self, g: Tensor) -> Result<(Tensor, Tensor)> {
-        let g = g.to_kind(self.product);
-        let (u, v) = (self.rows.unit.to_kind(self.product), self.columns.unit.to_kind(self.product));
-        let to_rows = g.f_mm(&v)?;
+        let blocks = self.shape.blocks();
+        // matrix @ unit rows, wide block by wide block.
+        let times = |matrix: &Tensor, unit: &Tensor| -> Result<Tensor> {
+            let unit = unit.to_kind(self.product);
+            let products =
+                blocks.iter().map(|b| b.of(matrix).to_kind(self.product).f_mm(&unit)).collect::<std::result::Result<Vec<_>, _>>()?;
+            Ok(Tensor::f_cat(&products, 0)?.to_kind(Kind::Double))
+        };
+        let mut transposed = g.tr().f_contiguous()?;
         match self.shape.layout {
             Layout::TwoView => {
-                let both = to_rows.f_addmm(&g.tr(), &u)?;
-                let both = self.rows.pull_back(&both.to_kind(Kind::Double));
+                // Rows and columns are the same embeddings.
+                transposed += g;
+                let both = self.rows.pull_back(&times(&transposed, &self.rows.unit)?);
                 Ok((both.narrow(0, 0, self.shape.samples), both.narrow(0, self.shape.samples, self.shape.samples)))
             }
-            Layout::OneWay => {
-                let to_columns = g.tr().f_mm(&u)?;
-                Ok((
-                    self.rows.pull_back(&to_rows.to_kind(Kind::Double)),
-                    self.columns.pull_back(&to_columns.to_kind(Kind::Double)),
-                ))
-            }
+            Layout::OneWay => Ok((
+                self.rows.pull_back(&times(&g, &self.columns.unit)?),
+                self.columns.pull_back(&times(&transposed, &self.rows.unit)?),
+            )),
         }
     }
 }

@@ -223,7 +223,9 @@ impl Reference {
         let evidence = tail::evidence(Evidence::Aic, fit, rho);
         let mut gate = tail::gate(signals, rho, &pivot, &evidence, by);
         if select == Selection::HardLosses {
-            let chosen = rho.le_tensor(&pivot).logical_and(&evidence.ge(config.select_aic_margin));
+            // Two anchors that are each other's hardest negative have one distance, whatever rounding makes of it.
+            let near = rho.le_tensor(&(&pivot * (1.0 + 2.0 * f64::from(f32::EPSILON))));
+            let chosen = near.logical_and(&evidence.ge(config.select_aic_margin));
             gate.lambda = if fit.n < 2 { rho.zeros_like() } else { chosen.to_kind(Kind::Double) };
         }
         diagnostics.set_gate(&gate, &pivot);

@@ -14,7 +14,7 @@
 //! -slope_a delta serves for slope_a s, and everything can be measured from the row's hardest negative.
 
 use super::Diagnostics;
-use super::pairs::Pairs;
+use super::pairs::{Block, Pairs};
 use crate::config::loss::Floor;
 use crate::error::Result;
 use tch::{Kind, Tensor};
@@ -89,6 +89,24 @@ pub(super) struct Term {
     pub candidates: Candidates,
 }
 
+impl Term {
+    /// The term of a block of rows.
+    fn rows(&self, block: &Block) -> Term {
+        let of = |t: &Option<Tensor>| t.as_ref().map(|t| block.of(t));
+        Term {
+            slope: of(&self.slope),
+            power: of(&self.power),
+            weight: of(&self.weight),
+            candidates: match &self.candidates {
+                Candidates::All => Candidates::All,
+                Candidates::Hardest(list) => {
+                    Candidates::Hardest(Hardest { delta: block.of(&list.delta), columns: block.of(&list.columns) })
+                }
+            },
+        }
+    }
+}
+
 /// The loss, 0-dim float64, and dL/dS in the working kind if it was asked for.
 pub(super) struct Evaluated {
     pub loss: Tensor,
@@ -106,47 +124,21 @@ pub(super) struct Plan {
 
 /// Evaluates the sum of the plan's terms.
 pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Result<Evaluated> {
-    let Plan { terms, hardest, cap, .. } = plan;
-    let (shape, cap) = (pairs.shape, *cap);
-    let positive = pairs.positive.view([-1, 1]);
-    let mut sum = Sum { loss: Vec::new(), gradient: None, positive: None };
-    // Lists are scattered into the gradient of the full terms.
-    for term in terms.iter().filter(|t| matches!(t.candidates, Candidates::All)) {
-        // Without negatives the positive is the only candidate and its loss is 0.
-        if shape.negatives > 0 {
-            all(pairs, &positive, hardest, term, cap, with_gradient, &mut sum)?;
-        }
+    let gradient = if with_gradient { Some(pairs.delta.f_empty_like()?) } else { None };
+    let mut losses = Vec::new();
+    for block in pairs.shape.blocks() {
+        let rows = Rows {
+            anchors: pairs.shape.anchors as f64,
+            negatives: pairs.shape.negatives,
+            delta: block.of(&pairs.delta),
+            positive: block.of(&pairs.positive),
+            hardest: block.of(&plan.hardest),
+            cap: plan.cap,
+            gradient: gradient.as_ref().map(|g| block.of(g)),
+        };
+        losses.push(rows.evaluate(&plan.terms, &block)?);
     }
-    for term in terms {
-        if let Candidates::Hardest(list) = &term.candidates {
-            among_hardest(pairs, &positive, list, term, cap, with_gradient, &mut sum)?;
-        }
-    }
-    let loss = sum
-        .loss
-        .into_iter()
-        .reduce(|a, b| a + b)
-        // A multiple of the input, so that what is not finite shows.
-        .unwrap_or_else(|| &pairs.positive * 0.0)
-        .mean(Kind::Double);
-    let gradient = with_gradient.then(|| {
-        let gradient = sum.gradient.unwrap_or_else(|| pairs.delta.zeros_like());
-        if let Some(positive) = sum.positive {
-            shape.set_positives(&gradient, &positive.view([-1]));
-        }
-        gradient
-    });
-    Ok(Evaluated { loss, gradient })
-}
-
-/// What the terms add up to so far.
-struct Sum {
-    /// Weighted losses of the rows, [A, 1] each.
-    loss: Vec<Tensor>,
-    /// dL/dS of the negatives, [A, C].
-    gradient: Option<Tensor>,
-    /// dL/dS of the positives, [A, 1] float64.
-    positive: Option<Tensor>,
+    Ok(Evaluated { loss: Tensor::f_cat(&losses, 0)?.mean(Kind::Double), gradient })
 }
 
 /// Logits of shortfalls up to a constant, in the kind of the coefficients.
@@ -171,127 +163,149 @@ fn slopes(term: &Term, delta: &Tensor, cap: Cap) -> Tensor {
     }
 }
 
-/// The loss of each row, and the factors that the gradient's entries have in common.
+/// The rows of a block: their entries of the pairs and of the gradient.
 struct Rows {
-    /// weight / A times the share of a negative whose unnormalised weight is 1, [A, 1].
-    negative_factor: Tensor,
+    /// A, of the whole batch.
+    anchors: f64,
+    negatives: i64,
+    /// [B, C].
+    delta: Tensor,
+    /// [B, 1] float64.
+    positive: Tensor,
+    /// [B, 1] float64.
+    hardest: Tensor,
+    cap: Cap,
+    /// View of the rows of dL/dS to be written, [B, C].
+    gradient: Option<Tensor>,
 }
 
-impl Sum {
-    /// Takes in a term's rows: `base` is the logit that unnormalised weights are measured from, `z` their sum over the
-    /// negatives, all [A, 1] float64. The loss is log(1 + z exp(base - l_pos)): nothing is lost when it is tiny.
-    fn add_rows(
-        &mut self,
-        term: &Term,
-        positive: &Tensor,
-        base: &Tensor,
-        z: &Tensor,
-        cap: Cap,
-        with_gradient: bool,
-    ) -> Option<Rows> {
-        let l_pos = logits(term, positive, cap);
+/// What a term gives for a block of rows.
+struct RowLosses {
+    /// Weighted losses, [B, 1] float64.
+    loss: Tensor,
+    /// weight / A times the share of a negative whose unnormalised weight is 1, [B, 1] float64.
+    factor: Tensor,
+    /// dL/dS of the positives, [B, 1] float64.
+    positive: Tensor,
+}
+
+impl Rows {
+    /// The weighted losses of the block, [B, 1] float64; writes the gradient.
+    fn evaluate(&self, terms: &[Term], block: &Block) -> Result<Tensor> {
+        // A multiple of the input, so that what is not finite shows even where there is no negative.
+        let mut loss = &self.positive * 0.0;
+        let mut positive = loss.shallow_clone();
+        let mut written = false;
+        // Lists come last: they are added to the gradient of the full terms.
+        let (full, lists): (Vec<_>, Vec<_>) = terms.iter().partition(|t| matches!(t.candidates, Candidates::All));
+        for term in full.into_iter().chain(lists) {
+            let term = &term.rows(block);
+            let rows = match &term.candidates {
+                // Without negatives the positive is the only candidate and its loss is 0.
+                Candidates::All if self.negatives == 0 => continue,
+                Candidates::All => self.all(term, block, &mut written)?,
+                Candidates::Hardest(list) => self.among_hardest(term, list, &mut written)?,
+            };
+            loss = loss + rows.loss;
+            positive = positive + rows.positive;
+        }
+        if let Some(gradient) = &self.gradient {
+            if !written {
+                let _ = gradient.shallow_clone().zero_();
+            }
+            block.positives(gradient).copy_(&positive.view([-1]));
+        }
+        Ok(loss)
+    }
+
+    /// Completes a term: `base` is the logit that unnormalised weights are measured from, `z` their sum over the negatives,
+    /// all [B, 1] float64. The loss is log(1 + z exp(base - l_pos)): nothing is lost when it is tiny.
+    fn complete(&self, term: &Term, base: &Tensor, z: &Tensor) -> RowLosses {
+        let l_pos = logits(term, &self.positive, self.cap);
         let odds = z.log() + base - &l_pos;
         let loss = odds.zeros_like().logaddexp(&odds);
-        let weight = |x: Tensor| match &term.weight {
+        let weighted = |x: Tensor| match &term.weight {
             Some(weight) => weight * x,
             None => x,
         };
-        let rows = with_gradient.then(|| {
-            let share = weight((base - &l_pos - &loss).exp()) / loss.numel() as f64;
-            // 1 - p_pos = 1 - exp(-loss).
-            let from_positive = weight((-&loss).expm1()) / loss.numel() as f64 * slopes(term, positive, cap);
-            self.positive = Some(match self.positive.take() {
-                Some(sum) => sum + from_positive,
-                None => from_positive,
-            });
-            Rows { negative_factor: share }
-        });
-        self.loss.push(weight(loss));
-        rows
+        let factor = weighted((base - &l_pos - &loss).exp()) / self.anchors;
+        // p_pos - 1 = exp(-loss) - 1.
+        let positive = weighted((-&loss).expm1()) * slopes(term, &self.positive, self.cap) / self.anchors;
+        RowLosses { loss: weighted(loss), factor, positive }
     }
-}
 
-/// A term over all negatives. This is where the time goes: everything on [A, C] happens in place.
-fn all(
-    pairs: &Pairs,
-    positive: &Tensor,
-    hardest: &Tensor,
-    term: &Term,
-    cap: Cap,
-    with_gradient: bool,
-    sum: &mut Sum,
-) -> Result<()> {
-    let working = pairs.delta.kind();
-    let base = logits(term, hardest, cap);
-    let narrow = |t: &Tensor| t.to_kind(working);
-    // Unnormalised weights exp(l - base), at most 1.
-    let mut e = match &term.power {
-        Some(power) => {
-            let mut e = cap.floored(&pairs.delta).log_();
-            let _ = narrow(&-&base).f_addcmul_out(&e, &e.shallow_clone(), &narrow(&-power))?;
-            if let Some(slope) = &term.slope {
-                let _ = e.f_addcmul_(&pairs.delta, &narrow(&-slope))?;
+    /// A term over all negatives. This is where the time goes: everything on [B, C] happens in place.
+    fn all(&self, term: &Term, block: &Block, written: &mut bool) -> Result<RowLosses> {
+        let working = self.delta.kind();
+        let narrow = |t: Tensor| t.to_kind(working);
+        let base = logits(term, &self.hardest, self.cap);
+        // Unnormalised weights exp(l - base), at most 1.
+        let linear = match &term.slope {
+            Some(slope) => Some(self.delta.f_mul(&narrow(-slope))?),
+            None => None,
+        };
+        let mut e = match (&term.power, linear) {
+            (Some(power), linear) => {
+                let mut e = self.cap.floored(&self.delta).log_();
+                e *= narrow(-power);
+                if let Some(linear) = linear {
+                    e += linear;
+                }
+                e
             }
-            e
+            (None, Some(linear)) => linear,
+            (None, None) => self.delta.zeros_like(),
+        };
+        e -= narrow(base.shallow_clone());
+        let _ = e.exp_();
+        block.fill_non_negatives(&e, 0.0);
+        let z = e.sum_dim_intlist([1i64].as_slice(), true, working).to_kind(Kind::Double);
+        let rows = self.complete(term, &base, &z);
+        if let Some(gradient) = &self.gradient {
+            let slope = term.slope.as_ref().map(|slope| narrow(slope * &rows.factor));
+            match (&term.power, slope) {
+                (Some(power), slope) => {
+                    let mut slopes = self.cap.log_slope_(self.delta.copy());
+                    slopes *= narrow(power * &rows.factor);
+                    if let Some(slope) = slope {
+                        slopes += slope;
+                    }
+                    e *= slopes;
+                }
+                (None, Some(slope)) => e *= slope,
+                (None, None) => {
+                    let _ = e.zero_();
+                }
+            }
+            let mut gradient = gradient.shallow_clone();
+            if *written {
+                gradient += e;
+            } else {
+                gradient.f_copy_(&e)?;
+                *written = true;
+            }
         }
-        None => {
-            let slope = narrow(&-term.slope.as_ref().map_or_else(|| base.zeros_like(), Tensor::shallow_clone));
-            narrow(&-&base).f_addcmul(&pairs.delta, &slope)?
-        }
-    };
-    let _ = e.exp_();
-    pairs.shape.fill_non_negatives(&e, 0.0);
-    let z = e.sum_dim_intlist([1i64].as_slice(), true, working).to_kind(Kind::Double);
-    let Some(rows) = sum.add_rows(term, positive, &base, &z, cap, with_gradient) else {
-        return Ok(());
-    };
-    let factor = rows.negative_factor;
-    match &term.power {
-        Some(power) => {
-            let slope = cap.log_slope_(pairs.delta.copy());
-            let _ = narrow(&(&factor * term.slope.as_ref().unwrap_or(&factor.zeros_like()))).f_addcmul_out(
-                &slope,
-                &slope.shallow_clone(),
-                &narrow(&(&factor * power)),
-            )?;
-            e *= slope;
-        }
-        None => {
-            let slope = term.slope.as_ref().map_or_else(|| factor.zeros_like(), |slope| slope * &factor);
-            e *= narrow(&slope);
-        }
+        Ok(rows)
     }
-    sum.gradient = Some(match sum.gradient.take() {
-        Some(gradient) => gradient + e,
-        None => e,
-    });
-    Ok(())
-}
 
-/// A term over lists of the hardest negatives, in float64.
-fn among_hardest(
-    pairs: &Pairs,
-    positive: &Tensor,
-    list: &Hardest,
-    term: &Term,
-    cap: Cap,
-    with_gradient: bool,
-    sum: &mut Sum,
-) -> Result<()> {
-    let base = logits(term, &list.delta.narrow(1, 0, 1), cap);
-    let e = (logits(term, &list.delta, cap) - &base).exp();
-    let z = e.sum_dim_intlist([1i64].as_slice(), true, Kind::Double);
-    let Some(rows) = sum.add_rows(term, positive, &base, &z, cap, with_gradient) else {
-        return Ok(());
-    };
-    let entries = e * slopes(term, &list.delta, cap) * rows.negative_factor;
-    // A list longer than the negatives ends in entries that are none, and have no gradient.
-    let real = list.delta.size()[1].min(pairs.shape.negatives);
-    let gradient = sum.gradient.get_or_insert_with(|| pairs.delta.zeros_like());
-    let _ = gradient.f_scatter_add_(
-        1,
-        &list.columns.narrow(1, 0, real),
-        &entries.narrow(1, 0, real).to_kind(pairs.delta.kind()),
-    )?;
-    Ok(())
+    /// A term over lists of the hardest negatives, in float64.
+    fn among_hardest(&self, term: &Term, list: &Hardest, written: &mut bool) -> Result<RowLosses> {
+        let base = logits(term, &list.delta.narrow(1, 0, 1), self.cap);
+        let e = (logits(term, &list.delta, self.cap) - &base).exp();
+        let z = e.sum_dim_intlist([1i64].as_slice(), true, Kind::Double);
+        let rows = self.complete(term, &base, &z);
+        if let Some(gradient) = &self.gradient {
+            let mut gradient = gradient.shallow_clone();
+            if !*written {
+                let _ = gradient.zero_();
+                *written = true;
+            }
+            let entries = e * slopes(term, &list.delta, self.cap) * &rows.factor;
+            // A list longer than the negatives ends in entries that are none, and have no gradient.
+            let real = list.delta.size()[1].min(self.negatives);
+            let entries = entries.narrow(1, 0, real).to_kind(gradient.kind());
+            let _ = gradient.f_scatter_add_(1, &list.columns.narrow(1, 0, real), &entries)?;
+        }
+        Ok(rows)
+    }
 }

@@ -22,6 +22,10 @@ const CONFIGS: [&str; 13] = [
      use_pl_topm: true, pl_lambda: 0.5, pl_top_m: 7}",
 ];
 
+fn greatest(grads: &[Tensor]) -> f64 {
+    grads.iter().map(|g| g.abs().max().double_value(&[])).fold(0.0, f64::max)
+}
+
 fn twin(frozen: &weince::loss::Frozen, z_i: &Tensor, z_j: &Tensor) -> (f64, [Tensor; 2]) {
     let leaf = |z: &Tensor| z.detach().copy().set_requires_grad(true);
     let (a, b) = (leaf(z_i), leaf(z_j));
@@ -50,11 +54,12 @@ fn closed_form_equals_automatic_differentiation() {
                         let (expected, expected_grads) = twin(&frozen, &wide_i, &wide_j);
                         let outcome = run(&mut Loss::new(&config(yaml), layout).unwrap(), &z_i, &z_j);
                         let (loss_tolerance, grad_tolerance) =
-                            if kind == Kind::Double { (1e-12, 1e-8) } else { (2e-6, 2e-4) };
+                            if kind == Kind::Double { (1e-11, 1e-8) } else { (2e-6, 2e-4) };
                         let loss_error = (outcome.loss - expected).abs();
                         let grad_error = relative(&outcome.grads, &expected_grads);
-                        // Of a gradient near 0 only rounding is left.
-                        let vanishes = outcome.grads.iter().all(|g| g.abs().max().double_value(&[]) < 1e-12);
+                        // The twin subtracts probabilities near 1: of a small gradient it has only the rounding of 1.
+                        let vanishes = outcome.grads.iter().all(|g| g.abs().max().double_value(&[]) < 1e-6)
+                            && grad_error * greatest(&expected_grads) < 1e-14;
                         if !(loss_error <= loss_tolerance * expected.abs().max(1.0))
                             || !(grad_error <= grad_tolerance || vanishes)
                         {
@@ -86,7 +91,7 @@ fn closed_form_equals_finite_differences() {
                 let [a, b] = &moved;
                 frozen.loss(a, b).double_value(&[])
             };
-            let scale = grads.iter().map(|g| g.abs().max().double_value(&[])).fold(0.0, f64::max);
+            let scale = greatest(&grads);
             for view in 0..2 {
                 for (row, column) in [(0, 0), (2, 3), (5, 4)] {
                     let difference = (value(view, row, column, step) - value(view, row, column, -step)) / (2.0 * step);

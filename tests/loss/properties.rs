@@ -203,9 +203,9 @@ fn paper_and_reference_differ_as_the_table_says() {
     let theirs = outcome("{kind: reference, policy: tlambda_select}");
     assert_eq!(theirs.diagnostics.beta.as_ref().unwrap().std(false).double_value(&[]), 0.0);
     assert!(outcome("{kind: weince}").diagnostics.beta.unwrap().std(false).double_value(&[]) > 0.1);
-    same(&outcome("{kind: weince, beta: {kind: fixed, value: 1.0}}"), &theirs, 1e-13, "exponent 1");
+    same(&outcome("{kind: weince, beta: {kind: fixed, value: 1.0}}"), &theirs, 1e-11, "exponent 1");
     // Policy `gate` with a constant exponent is InfoNCE.
-    same(&outcome("{kind: reference, policy: gate}"), &outcome("{kind: infonce}"), 1e-13, "gate");
+    same(&outcome("{kind: reference, policy: gate}"), &outcome("{kind: infonce}"), 1e-11, "gate");
     // Regularisers are off unless asked for, and then add to the loss.
     let on = outcome("{kind: reference, policy: tlambda_select, use_pl_topm: true, pl_lambda: 0.5}");
     assert!(on.loss > theirs.loss);
