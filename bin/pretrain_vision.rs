@@ -37,9 +37,9 @@ fn main() -> ExitCode {
     cli::run(|| {
         let args = Args::parse();
         let config: VisionConfig = config::load(&args.config, &args.set)?;
-        let run_dir = args.run_dir.unwrap_or_else(|| {
-            PathBuf::from("runs").join(args.config.file_stem().unwrap_or(args.config.as_os_str()))
-        });
+        let run_dir = args
+            .run_dir
+            .unwrap_or_else(|| PathBuf::from("runs").join(args.config.file_stem().unwrap_or(args.config.as_os_str())));
         if !args.resume && !args.dry_run {
             weince::train::RunFolder::refuse_existing(&run_dir)?;
         }

@@ -125,8 +125,8 @@ impl RunFolder {
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
             command: std::env::args().collect(),
         };
-        let text = serde_json::to_string_pretty(&environment)
-            .map_err(|e| Error::Input(format!("environment.json: {e}")))?;
+        let text =
+            serde_json::to_string_pretty(&environment).map_err(|e| Error::Input(format!("environment.json: {e}")))?;
         self.write(&self.environment(), &(text + "\n"))
     }
 }

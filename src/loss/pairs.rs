@@ -114,9 +114,7 @@ impl Shape {
                 let rows = 2 * samples;
                 Shape { layout, samples, anchors: rows, candidates: rows, negatives: rows - 2 }
             }
-            Layout::OneWay => {
-                Shape { layout, samples, anchors: samples, candidates: samples, negatives: samples - 1 }
-            }
+            Layout::OneWay => Shape { layout, samples, anchors: samples, candidates: samples, negatives: samples - 1 },
         }
     }
 
@@ -247,8 +245,10 @@ impl Pairs {
         // matrix @ unit rows, wide block by wide block.
         let times = |matrix: &Tensor, unit: &Tensor| -> Result<Tensor> {
             let unit = unit.to_kind(self.product);
-            let products =
-                blocks.iter().map(|b| b.of(matrix).to_kind(self.product).f_mm(&unit)).collect::<std::result::Result<Vec<_>, _>>()?;
+            let products = blocks
+                .iter()
+                .map(|b| b.of(matrix).to_kind(self.product).f_mm(&unit))
+                .collect::<std::result::Result<Vec<_>, _>>()?;
             Ok(Tensor::f_cat(&products, 0)?.to_kind(Kind::Double))
         };
         let mut transposed = g.tr().f_contiguous()?;

@@ -105,9 +105,9 @@ impl Model {
         for (part, store, tensors) in
             [("encoder.", self.encoder.store(), encoder), ("projector.", self.projector.store(), projector)]
         {
-            let own = tensors.into_iter().map(|(name, t)| {
-                (name.strip_prefix(part).unwrap_or(name).to_string(), t.shallow_clone())
-            });
+            let own = tensors
+                .into_iter()
+                .map(|(name, t)| (name.strip_prefix(part).unwrap_or(name).to_string(), t.shallow_clone()));
             store.load(&own.collect::<Vec<_>>())?;
         }
         Ok(())

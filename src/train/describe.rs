@@ -3,8 +3,8 @@
 use super::vision::Plan;
 use crate::device;
 use crate::error::Result;
-use tch::Device;
 use std::path::Path;
+use tch::Device;
 
 /// Images of the probe that measures a model's activations.
 const PROBE: i64 = 16;
@@ -40,16 +40,36 @@ impl Plan {
         let loss = anchors * anchors * (8 + 4 * 4);
         let activations = self.activation_bytes()?;
         let lines = [
-            ("encoder", format!("{} ({} features)", self.config.model.encoder.name(), self.stepper.model.encoder.features())),
+            (
+                "encoder",
+                format!("{} ({} features)", self.config.model.encoder.name(), self.stepper.model.encoder.features()),
+            ),
             ("parameters", thousands(self.parameter_count() as u64)),
             ("images", thousands(self.image_count() as u64)),
-            ("steps", format!("{} ({} epochs of {})", thousands(self.total_steps()), self.config.train.epochs, thousands(self.steps_per_epoch))),
+            (
+                "steps",
+                format!(
+                    "{} ({} epochs of {})",
+                    thousands(self.total_steps()),
+                    self.config.train.epochs,
+                    thousands(self.steps_per_epoch)
+                ),
+            ),
             ("device", device::name(device)),
-            ("memory", format!("about {} MiB in all, estimated:", mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.image_bytes()))),
+            (
+                "memory",
+                format!(
+                    "about {} MiB in all, estimated:",
+                    mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.image_bytes())
+                ),
+            ),
             ("  weights, gradients, optimizer", format!("{} MiB", mebibytes(weights + gradients + optimizer))),
-            ("  activations", activations.map_or("unknown on this system".to_string(), |b| {
-                format!("{} MiB (measured on {PROBE} images on the CPU, scaled to the batch)", mebibytes(b))
-            })),
+            (
+                "  activations",
+                activations.map_or("unknown on this system".to_string(), |b| {
+                    format!("{} MiB (measured on {PROBE} images on the CPU, scaled to the batch)", mebibytes(b))
+                }),
+            ),
             ("  loss", format!("{} MiB", mebibytes(loss))),
             ("  images", format!("{} MiB", mebibytes(self.image_bytes()))),
         ];

@@ -1,10 +1,10 @@
 //! What a run tells while it goes: progress bar, `metrics.jsonl`, TensorBoard; and the check that every step was finite.
 
-use crate::run::RunFolder;
 use super::step::{StepScalars, Stepper};
 use crate::error::Result;
-use crate::report::metrics::{MetricsWriter, Record};
+use crate::report::metrics::{MetricsWriter, Record, Split};
 use crate::report::tensorboard::EventWriter;
+use crate::run::RunFolder;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ pub struct Recorder {
     events: EventWriter,
     bar: ProgressBar,
     pending: Vec<Pending>,
+    total: u64,
     log_every: u64,
     read_every: usize,
     images_per_step: usize,
@@ -44,8 +45,9 @@ pub struct Recorder {
     since: Instant,
     steps_since: u64,
     waited_before: Duration,
-    /// Since the start.
+    /// Since the start of this process, and before it.
     started: Instant,
+    seconds_before: f64,
     images: u64,
     last: Option<StepScalars>,
 }
@@ -64,9 +66,12 @@ impl Recorder {
         log_every: u64,
         read_every: u64,
     ) -> Result<Recorder> {
-        let resumed = folder.metrics().exists();
-        let (metrics, events) = if resumed {
-            (MetricsWriter::resume(&folder.metrics(), step + 1)?, EventWriter::resume(&folder.tensorboard(), step + 1)?)
+        let (mut seconds_before, first) = (0.0, step + 1);
+        let (metrics, events) = if folder.metrics().exists() {
+            let metrics = MetricsWriter::resume(&folder.metrics(), first)?;
+            let logged = crate::report::metrics::read(&folder.metrics())?.series(Split::Train, "seconds");
+            seconds_before = logged.last().map_or(0.0, |(_, seconds)| *seconds);
+            (metrics, EventWriter::resume(&folder.tensorboard(), first)?)
         } else {
             (MetricsWriter::create(&folder.metrics())?, EventWriter::create(&folder.tensorboard())?)
         };
@@ -80,6 +85,7 @@ impl Recorder {
             events,
             bar,
             pending: Vec::new(),
+            total,
             log_every,
             read_every: read_every.max(1) as usize,
             images_per_step,
@@ -87,6 +93,7 @@ impl Recorder {
             steps_since: 0,
             waited_before: Duration::ZERO,
             started: now,
+            seconds_before,
             images: 0,
             last: None,
         })
@@ -124,7 +131,7 @@ impl Recorder {
                 return Ok(Some(Broken { step: p.step, epoch: p.epoch, indices: p.indices, scalars }));
             }
             self.steps_since += 1;
-            if p.step % self.log_every == 0 {
+            if p.step % self.log_every == 0 || p.step == self.total {
                 self.write(p.step, p.epoch, p.lr, &scalars, waited)?;
             }
             self.bar.set_position(p.step);
@@ -142,7 +149,8 @@ impl Recorder {
         for (name, value) in &scalars.diagnostics {
             record = record.with(name, *value);
         }
-        let record = record.with("images_per_second", rate).with("data_wait", wait);
+        let seconds = self.seconds_before + self.started.elapsed().as_secs_f64();
+        let record = record.with("images_per_second", rate).with("data_wait", wait).with("seconds", seconds);
         self.emit("train", &record)?;
         let lambda = scalars.diagnostics.iter().find(|(name, _)| *name == "lambda_mean");
         let lambda = lambda.map(|(_, v)| format!("  lambda {v:.3}")).unwrap_or_default();

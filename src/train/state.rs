@@ -19,7 +19,8 @@ pub fn save(path: &Path, stepper: &Stepper, step: u64) -> Result<()> {
     if let Some(ema) = stepper.loss.state() {
         tensors.push((LOSS_STATE.to_string(), Tensor::from(ema).to_kind(Kind::Float)));
     }
-    let metadata = [("format", FORMAT.into()), ("step", step.to_string()), ("weince", env!("CARGO_PKG_VERSION").into())];
+    let metadata =
+        [("format", FORMAT.into()), ("step", step.to_string()), ("weince", env!("CARGO_PKG_VERSION").into())];
     safetensors::save(path, &tensors, &metadata.map(|(key, value)| (key.to_string(), value)).into())
 }
 
@@ -30,7 +31,11 @@ pub fn save(path: &Path, stepper: &Stepper, step: u64) -> Result<()> {
 pub fn load(path: &Path, stepper: &mut Stepper) -> Result<u64> {
     let Contents { tensors, metadata } = safetensors::load(path)?;
     if metadata.get("format").map(String::as_str) != Some(FORMAT) {
-        return Err(Error::data(path, None, format!("no training state: expected format {FORMAT}, found {:?}", metadata.get("format"))));
+        return Err(Error::data(
+            path,
+            None,
+            format!("no training state: expected format {FORMAT}, found {:?}", metadata.get("format")),
+        ));
     }
     let step = metadata.get("step").and_then(|s| s.parse().ok());
     let step = step.ok_or_else(|| Error::data(path, None, "the training state does not say its step"))?;

@@ -104,7 +104,8 @@ impl Stepper {
                 return Ok(format!("the images of {name} are not finite"));
             }
         }
-        if let Some(name) = self.parameters.iter().find_map(|(name, t)| (!is_finite(t).unwrap_or(true)).then_some(name)) {
+        if let Some(name) = self.parameters.iter().find_map(|(name, t)| (!is_finite(t).unwrap_or(true)).then_some(name))
+        {
             return Ok(format!("the parameter {name} is not finite"));
         }
         self.optimizer.zero_grad()?;

@@ -1,20 +1,20 @@
 //! Vision pretraining: from a configuration to a finished run folder.
 
-use crate::run::RunFolder;
 use super::recorder::Recorder;
 use super::step::Stepper;
 use super::{run, state};
 use crate::checkpoint::{Value, safetensors, torch_file};
+use crate::config::augment::NormalizeConfig;
+use crate::config::eval::KnnConfig;
 use crate::config::vision::VisionConfig;
 use crate::data::{self, Batch, ImageSet, Loader, Sampler, Split};
 use crate::error::{Error, Result};
-use crate::config::augment::NormalizeConfig;
-use crate::config::eval::KnnConfig;
 use crate::eval::{knn, run::features_of};
 use crate::loss::{Layout, Loss};
 use crate::model::Model;
 use crate::optim::{Optimizer, Schedule};
 use crate::report::contact_sheet::{View, contact_sheet};
+use crate::run::RunFolder;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -56,14 +56,14 @@ impl Plan {
         let images = Arc::new(data::load(&config.data, Split::Train)?);
         let sampler = Sampler::new(images.len(), config.train.batch_size, config.seed)?;
         let steps_per_epoch = sampler.steps_per_epoch();
-        let test_images =
-            if config.eval.knn_every > 0 { Some(data::load(&config.data, Split::Test)?) } else { None };
+        let test_images = if config.eval.knn_every > 0 { Some(data::load(&config.data, Split::Test)?) } else { None };
         tch::manual_seed(config.seed as i64);
         let model = Model::new(&config.model)?;
         model.to_device(device)?;
         let optimizer = Optimizer::new(&config.optim, &model.parameters())?;
         let loss = Loss::new(&config.loss, Layout::TwoView)?;
-        let schedule = Schedule::new(&config.schedule, config.optim.lr(), steps_per_epoch, config.train.epochs * steps_per_epoch)?;
+        let schedule =
+            Schedule::new(&config.schedule, config.optim.lr(), steps_per_epoch, config.train.epochs * steps_per_epoch)?;
         let stepper = Stepper::new(model, optimizer, loss, config.train.views, device);
         Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, images, test_images })
     }

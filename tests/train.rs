@@ -1,0 +1,276 @@
+//! Runs of `pretrain-vision` as its user starts them: what they leave, that they repeat and resume to the bit, and what
+//! bad input gets.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use weince::report::metrics::{self, Split};
+
+/// A run of 2 epochs of 6 steps on synthetic images, a second of work.
+const TINY: &str = "
+data: {kind: synthetic, train: 100, test: 40, size: 8}
+augment: {size: 8}
+model:
+  encoder: {kind: resnet18, stem: small, width: 4}
+  projector: {dim: 16}
+loss: {kind: weince, tail: {min_points: 10}}
+optim: {kind: adam, lr: 1.0e-3}
+train: {epochs: 2, batch_size: 16, log_every: 1}
+";
+
+/// A folder of its own with the tiny configuration in it.
+struct Desk {
+    folder: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tiny.yaml"), TINY).unwrap();
+        Desk { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, run: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pretrain-vision"));
+        command.arg("--config").arg(self.path("tiny.yaml")).arg("--run-dir").arg(self.path(run));
+        command.args(["--device", "cpu"]).args(more);
+        // Several runs share the processor in the tests; one thread each is faster than many that wait for one another.
+        command.env("OMP_NUM_THREADS", "1").current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, run: &str, more: &[&str]) -> Output {
+        self.command(run, more).output().unwrap()
+    }
+
+    fn must_run(&self, run: &str, more: &[&str]) -> Output {
+        let out = self.run(run, more);
+        assert!(out.status.success(), "{more:?}: {}", stderr(&out));
+        out
+    }
+
+    fn bytes(&self, run: &str, file: &str) -> Vec<u8> {
+        let path = self.path(run).join("checkpoints").join(file);
+        std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The named train values of a run by step, which must have no gap and no repeat.
+    fn series(&self, run: &str, name: &str) -> Vec<(u64, f64)> {
+        metrics::read(&self.path(run).join("metrics.jsonl")).unwrap().series(Split::Train, name)
+    }
+}
+
+fn stderr(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+fn code(out: &Output) -> Option<i32> {
+    out.status.code()
+}
+
+#[test]
+fn every_smoke_configuration_runs_and_leaves_a_whole_folder() {
+    let desk = Desk::new();
+    let mut seen = 0;
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/smoke")).unwrap() {
+        let config = entry.unwrap().path();
+        let name = config.file_stem().unwrap().to_string_lossy().into_owned();
+        let out = Command::new(env!("CARGO_BIN_EXE_pretrain-vision"))
+            .args(["--device", "cpu", "--config"])
+            .arg(&config)
+            .arg("--run-dir")
+            .arg(desk.path(&name))
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{name}: {}", stderr(&out));
+        for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt", "last.safetensors"] {
+            assert!(!desk.bytes(&name, file).is_empty());
+        }
+        for file in ["config.resolved.yaml", "environment.json", "metrics.jsonl", "report/views.png"] {
+            assert!(desk.path(&name).join(file).metadata().unwrap().len() > 0, "{name}: {file}");
+        }
+        assert_eq!(std::fs::read_dir(desk.path(&name).join("tb")).unwrap().count(), 1);
+        let losses = desk.series(&name, "loss");
+        assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [2, 4, 6, 8, 10, 12, 14, 16], "{name}");
+        let lambda = desk.series(&name, "lambda_mean");
+        assert_eq!(lambda.is_empty(), name.contains("infonce"), "{name}");
+        assert!(lambda.iter().all(|(_, l)| (0.0..=1.0).contains(l)), "{name}: {lambda:?}");
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} configurations");
+}
+
+#[test]
+fn loader_threads_change_no_byte_and_the_seed_changes_all() {
+    let desk = Desk::new();
+    desk.must_run("one", &["--set", "data.threads=1"]);
+    desk.must_run("two", &["--set", "data.threads=2"]);
+    desk.must_run("other", &["--set", "seed=1"]);
+    for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "last.safetensors"] {
+        assert!(desk.bytes("one", file) == desk.bytes("two", file), "{file} differs between 1 and 2 threads");
+        assert!(desk.bytes("one", file) != desk.bytes("other", file), "{file} does not depend on the seed");
+    }
+}
+
+#[test]
+fn a_longer_run_continues_a_shorter_one_to_the_bit() {
+    let desk = Desk::new();
+    for kind in ["loss.kind=weince", "optim={kind: lars, lr: 0.3}", "optim={kind: sgd, lr: 0.1, momentum: 0.9}"] {
+        for run in ["whole", "parts"] {
+            let _ = std::fs::remove_dir_all(desk.path(run));
+        }
+        desk.must_run("whole", &["--set", kind, "--set", "train.epochs=3"]);
+        desk.must_run("parts", &["--set", kind, "--set", "train.epochs=1"]);
+        let short = desk.bytes("parts", "encoder.safetensors");
+        desk.must_run("parts", &["--set", kind, "--set", "train.epochs=3", "--resume"]);
+        assert!(short != desk.bytes("parts", "encoder.safetensors"), "{kind}: resuming did nothing");
+        for file in ["encoder.safetensors", "last.safetensors"] {
+            assert!(desk.bytes("whole", file) == desk.bytes("parts", file), "{kind}: {file}");
+        }
+        for name in ["loss", "lr", "grad_norm", "lambda_mean"] {
+            assert_eq!(desk.series("whole", name), desk.series("parts", name), "{kind}: {name}");
+        }
+        assert_eq!(desk.series("parts", "loss").len(), 18);
+    }
+}
+
+#[test]
+fn the_reference_losss_running_beta_is_part_of_the_state() {
+    let desk = Desk::new();
+    let kind = "loss={kind: reference, policy: weibit, auto_weib_beta: true, min_tail_points: 20, r2_min: 0.0}";
+    desk.must_run("whole", &["--set", kind, "--set", "train.epochs=2"]);
+    desk.must_run("parts", &["--set", kind, "--set", "train.epochs=1"]);
+    desk.must_run("parts", &["--set", kind, "--set", "train.epochs=2", "--resume"]);
+    assert!(desk.bytes("whole", "last.safetensors") == desk.bytes("parts", "last.safetensors"));
+    let beta = desk.series("parts", "batch_beta");
+    assert!(beta.windows(2).any(|w| w[0].1 != w[1].1), "the running beta never moved: {beta:?}");
+}
+
+#[test]
+fn an_interrupted_run_saves_exits_with_130_and_continues_to_the_same_bytes() {
+    let desk = Desk::new();
+    let long = ["--set", "train.epochs=20"];
+    desk.must_run("whole", &long);
+    for signal in ["-INT", "-TERM"] {
+        let _ = std::fs::remove_dir_all(desk.path("parts"));
+        let mut child = desk.command("parts", &long).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let metrics = desk.path("parts").join("metrics.jsonl");
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 4 {
+            assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "the run did not get to step 4");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(code(&out), Some(130), "{}", stderr(&out));
+        assert!(stderr(&out).contains("--resume"), "{}", stderr(&out));
+        let stopped_at = desk.series("parts", "loss").len();
+        assert!((4..120).contains(&stopped_at), "{stopped_at}");
+        desk.must_run("parts", &["--set", "train.epochs=20", "--resume"]);
+        assert!(
+            desk.bytes("whole", "last.safetensors") == desk.bytes("parts", "last.safetensors"),
+            "stopped at {stopped_at}"
+        );
+        assert_eq!(desk.series("whole", "loss"), desk.series("parts", "loss"));
+    }
+}
+
+#[test]
+fn non_finite_values_stop_the_run_and_keep_the_last_good_state() {
+    let desk = Desk::new();
+    let wild = ["--set", "optim={kind: sgd, lr: 1.0e38}"];
+    let out = desk.run("wild", &wild);
+    let text = stderr(&out);
+    assert_eq!(code(&out), Some(3), "{text}");
+    assert!(text.contains("error: ") && text.contains("step ") && text.contains("images are ["), "{text}");
+    assert!(text.contains("not finite") || text.contains("infinite"), "{text}");
+    assert!(
+        !desk.path("wild").join("checkpoints/encoder.safetensors").exists(),
+        "broken weights were written as trained"
+    );
+    let state = weince::checkpoint::safetensors::load(&desk.path("wild").join("checkpoints/last.safetensors")).unwrap();
+    for (name, tensor) in state.tensors {
+        assert_eq!(tensor.isfinite().all().int64_value(&[]), 1, "{name} in the kept state is not finite");
+    }
+}
+
+#[test]
+fn what_a_run_may_not_change_is_refused_with_both_values() {
+    let desk = Desk::new();
+    desk.must_run("run", &["--set", "train.epochs=1"]);
+    let before = desk.bytes("run", "last.safetensors");
+    let out = desk.run("run", &["--resume", "--set", "train.batch_size=20", "--set", "loss.temperature=0.1"]);
+    let text = stderr(&out);
+    assert_eq!(code(&out), Some(2), "{text}");
+    assert!(text.contains("train.batch_size was 16 and is now 20"), "{text}");
+    assert!(text.contains("loss.temperature was 0.5 and is now 0.1"), "{text}");
+    assert!(before == desk.bytes("run", "last.safetensors"));
+}
+
+#[test]
+fn bad_input_gets_one_paragraph_the_right_code_and_no_run_folder() {
+    let desk = Desk::new();
+    std::fs::write(desk.path("file"), "x").unwrap();
+    let idx = format!("data={{kind: idx, root: {}}}", desk.path("nowhere").display());
+    let cases: &[(&[&str], i32, &[&str])] = &[
+        (&["--set", "train.bach_size=8"], 2, &["train", "`bach_size`", "did you mean `batch_size`?"]),
+        (&["--set", "train.batch_size=many"], 2, &["train.batch_size", "many"]),
+        (&["--set", "loss.kind=weincee"], 2, &["loss", "did you mean `weince`?"]),
+        (&["--set", "loss.temperature=0"], 2, &["loss.temperature", "0"]),
+        (&["--set", "train.batch_size=101"], 2, &["101", "100"]),
+        (&["--set", "train.batch_size=1"], 2, &["train.batch_size", "negatives"]),
+        (&["--set", "train.epochs=0"], 2, &["train.epochs"]),
+        (&["--set", "data.threads=0"], 2, &["threads"]),
+        (&["--set", &idx], 1, &["nowhere", "data.root", "fetch_data.py"]),
+        (&["--device", "tpu"], 2, &["tpu"]),
+        (&["--resume"], 2, &["config.resolved.yaml"]),
+    ];
+    for (arguments, expected, parts) in cases {
+        // --device may be given once only.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pretrain-vision"));
+        command.arg("--config").arg(desk.path("tiny.yaml")).arg("--run-dir").arg(desk.path("run")).args(*arguments);
+        let out = command.output().unwrap();
+        let text = stderr(&out);
+        assert_eq!(code(&out), Some(*expected), "{arguments:?}: {text}");
+        assert!(text.starts_with("error: ") && text.trim_end().lines().count() == 1, "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+        for part in *parts {
+            assert!(text.contains(part), "{arguments:?}: `{part}` is not in: {text}");
+        }
+        assert!(!desk.path("run").exists(), "{arguments:?} made the run folder");
+    }
+    let out = desk.run("file/run", &[]);
+    assert_eq!(code(&out), Some(1), "{}", stderr(&out));
+    assert_eq!(std::fs::read_to_string(desk.path("file")).unwrap(), "x");
+    let out = Command::new(env!("CARGO_BIN_EXE_pretrain-vision")).args(["--config", "none.yaml"]).output().unwrap();
+    assert_eq!(code(&out), Some(2));
+    assert!(stderr(&out).contains("none.yaml"));
+}
+
+#[test]
+fn an_existing_folder_is_left_alone() {
+    let desk = Desk::new();
+    std::fs::create_dir(desk.path("run")).unwrap();
+    std::fs::write(desk.path("run").join("notes.txt"), "mine").unwrap();
+    let out = desk.run("run", &[]);
+    assert_eq!(code(&out), Some(2));
+    assert!(stderr(&out).contains("--resume"), "{}", stderr(&out));
+    assert_eq!(std::fs::read_dir(desk.path("run")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_dry_run_prints_the_resolved_run_and_writes_nothing() {
+    let desk = Desk::new();
+    let out = desk.must_run("run", &["--dry-run"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    for part in ["kappa_rho: 10.0", "# parameters: ", "# steps: 12 (2 epochs of 6)", "# memory: about "] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    // What it prints is a configuration again.
+    weince::config::parse::<weince::config::vision::VisionConfig>(&text, "dry run", &[]).unwrap();
+    assert!(!desk.path("run").exists());
+}
