@@ -29,20 +29,22 @@ pub struct Contents {
 /// A name given twice, a tensor type that the format does not know, what LibTorch reports and the system refuses.
 pub fn save(path: &Path, tensors: &[(String, Tensor)], metadata: &BTreeMap<String, String>) -> Result<()> {
     // Wide types first, so that every tensor is aligned to its type; in the given order otherwise.
-    let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();
-    let width = |t: &Tensor| t.kind().elt_size_in_bytes();
-    order.sort_by_key(|(_, t)| std::cmp::Reverse(width(t)));
+    let mut order = Vec::new();
+    for (name, t) in tensors {
+        order.push((name, t, t.f_kind()?));
+    }
+    order.sort_by_key(|(_, _, kind)| std::cmp::Reverse(kind.elt_size_in_bytes()));
 
     let mut header = serde_json::Map::new();
     if !metadata.is_empty() {
         header.insert(METADATA_KEY.into(), serde_json::json!(metadata));
     }
     let mut end = 0;
-    for (name, t) in &order {
+    for &(name, t, kind) in &order {
         let begin = end;
-        end += t.numel() * width(t);
+        end += t.numel() * kind.elt_size_in_bytes();
         let info = TensorInfo {
-            dtype: dtype(name, t.f_kind()?)?,
+            dtype: dtype(name, kind)?,
             shape: t.size().iter().map(|&n| n as usize).collect(),
             data_offsets: (begin, end),
         };
@@ -58,7 +60,7 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)], metadata: &BTreeMap<Strin
         let mut put = |bytes: &[u8]| out.write_all(bytes).map_err(Error::io(path, "cannot write"));
         put(&(header.len() as u64).to_le_bytes())?;
         put(&header)?;
-        order.iter().try_for_each(|(_, t)| put(&super::bytes(t)?))
+        order.iter().try_for_each(|(_, t, _)| put(&super::bytes(t)?))
     })
 }
 
@@ -117,7 +119,7 @@ fn read_header(path: &Path, file: &mut File, length: u64) -> Result<(Metadata, u
     file.read_exact(&mut text).map_err(Error::io(path, "cannot read"))?;
     let header: Metadata = serde_json::from_slice(&text)
         .map_err(|e| Error::data(path, Some(8), format!("the header is not that of a safetensors file: {e}")))?;
-    let expected = 8 + size + header.data_len() as u64;
+    let expected = (8 + size).saturating_add(header.data_len() as u64);
     if expected != length {
         let state = if length < expected { "cut off" } else { "followed by foreign bytes" };
         return Err(Error::data(

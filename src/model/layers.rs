@@ -61,7 +61,6 @@ impl BatchNorm2d {
                      {h}x{w} pixels left at this layer; use a larger batch or larger images"
                 )));
             }
-            let _guard = tch::no_grad_guard();
             let _ = self.num_batches_tracked.shallow_clone().f_add_scalar_(1)?;
         }
         Ok(x.f_batch_norm(
