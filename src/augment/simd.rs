@@ -52,3 +52,40 @@ pub(super) fn whole(x: f64) -> f64 {
     let near = (x + SHIFT) - SHIFT;
     near - if near > x { 1.0 } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_are_those_of_a_cast() {
+        for n in 0..=255_u8 {
+            let x = f32::from(n);
+            for x in [
+                x,
+                x.next_up(),
+                x + 0.25,
+                x + 0.5,
+                (x + 0.5).next_up(),
+                x + 0.999,
+                (x + 1.0).next_down(),
+                x.next_down(),
+            ] {
+                if (0.0..256.0).contains(&x) {
+                    assert_eq!(cut(x), x as u8, "{x}");
+                    assert_eq!(whole(f64::from(x)), f64::from(x).floor(), "{x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn quotients_of_bytes_are_cut_as_in_double_precision() {
+        for b in 1..=255_u8 {
+            for a in 0..=b {
+                let x = f32::from(a) / f32::from(b);
+                assert_eq!(cut_255(x), (f64::from(x) * 255.0) as u8, "{a} / {b}");
+            }
+        }
+    }
+}

@@ -186,3 +186,41 @@ fn check_pair(key: &str, value: [f64; 2], good: bool, allowed: &str) -> Result<(
         )))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct File {
+        augment: AugmentConfig,
+    }
+
+    #[test]
+    fn what_is_left_out_is_simclrs() {
+        let read = |text| parse::<File>(text, "c", &[]).unwrap().augment;
+        let defaults = AugmentConfig::default();
+        assert_eq!(read("augment: {}"), defaults);
+        assert_eq!(read("augment: {jitter: {hue: 0.1}}").jitter, JitterConfig { hue: 0.1, ..JitterConfig::default() });
+        assert_eq!(read("augment: {blur: {}}").blur, Some(BlurConfig { p: 0.5, sigma: [0.1, 2.0] }));
+        defaults.validate().unwrap();
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let normalize = Some(NormalizeConfig { mean: [0.4914, 0.4822, 0.4465], std: [0.247, 0.2435, 0.2616] });
+        let file =
+            File { augment: AugmentConfig { normalize, blur: Some(BlurConfig::default()), ..Default::default() } };
+        assert_eq!(parse::<File>(&serde_yaml::to_string(&file).unwrap(), "c", &[]).unwrap(), file);
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_at_any_depth() {
+        let e = parse::<File>("augment: {jitter: {hew: 0.1}}", "c", &[]).unwrap_err().to_string();
+        assert!(e.contains("augment.jitter") && e.contains("`hew`") && e.contains("did you mean `hue`?"), "{e}");
+        let e = parse::<File>("augment: {normalize: {mean: [0, 0, 0]}}", "c", &[]).unwrap_err().to_string();
+        assert!(e.contains("`std`"), "{e}");
+    }
+}
