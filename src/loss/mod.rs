@@ -171,7 +171,7 @@ impl Loss {
     /// Pairs and terms of a batch; to be called without gradient recording.
     fn plan(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<(Pairs, Plan)> {
         let samples = check_embeddings(z_i, z_j)?;
-        let shape = Shape::new(self.layout, samples);
+        let shape = Shape::new(self.layout, samples, z_i.device());
         let working = working_kind(z_i.kind());
         let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, product, working);
         match &mut self.kind {

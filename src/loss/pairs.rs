@@ -7,7 +7,7 @@
 use super::Layout;
 use crate::error::Result;
 use std::ops::Range;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// A row with a norm below this counts as zero.
 pub(super) const ZERO_NORM: f64 = 1e-8;
@@ -16,8 +16,8 @@ pub(super) const ZERO_NORM: f64 = 1e-8;
 /// which the reference writes there and which shows in its top-M lists.
 pub(super) const ABSENT: f64 = 1e9 + 1.0;
 
-/// Entries of an [A, C] matrix that are worked on at a time: they stay in the processor's cache between operations.
-const BLOCK: i64 = 1 << 18;
+/// Entries of an [A, C] matrix that the processor works on at a time: they stay in its cache between operations.
+const BLOCK: i64 = 1 << 17;
 
 /// What a row of (almost) zero norm becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,8 @@ pub(super) struct Shape {
     pub candidates: i64,
     /// K.
     pub negatives: i64,
+    /// Greatest number of rows in a block.
+    block_rows: i64,
 }
 
 /// Some rows of an [A, C] matrix, and where in them the positives and the anchors themselves lie.
@@ -108,25 +110,27 @@ pub(super) struct Block {
 }
 
 impl Shape {
-    pub fn new(layout: Layout, samples: i64) -> Shape {
-        match layout {
-            Layout::TwoView => {
-                let rows = 2 * samples;
-                Shape { layout, samples, anchors: rows, candidates: rows, negatives: rows - 2 }
-            }
-            Layout::OneWay => {
-                Shape { layout, samples, anchors: samples, candidates: samples, negatives: samples - 1 }
-            }
-        }
+    pub fn new(layout: Layout, samples: i64, device: Device) -> Shape {
+        let (anchors, negatives) = match layout {
+            Layout::TwoView => (2 * samples, 2 * samples - 2),
+            Layout::OneWay => (samples, samples - 1),
+        };
+        // Other devices have no use for small pieces.
+        let block_rows = if device == Device::Cpu { (BLOCK / anchors).max(1) } else { samples };
+        Shape { layout, samples, anchors, candidates: anchors, negatives, block_rows }
+    }
+
+    /// A buffer for any block's rows, [B, C].
+    pub fn buffer(&self, kind: Kind, device: Device) -> Result<Tensor> {
+        Ok(Tensor::f_empty([self.block_rows.min(self.samples), self.candidates], (kind, device))?)
     }
 
     /// All rows in blocks. A block is of one view, so that its positives lie on one diagonal.
     pub fn blocks(&self) -> Vec<Block> {
-        let length = (BLOCK / self.candidates).max(1);
         let mut blocks = Vec::new();
         for view in (0..self.anchors).step_by(self.samples as usize) {
-            for start in (view..view + self.samples).step_by(length as usize) {
-                let rows = start..(start + length).min(view + self.samples);
+            for start in (view..view + self.samples).step_by(self.block_rows as usize) {
+                let rows = start..(start + self.block_rows).min(view + self.samples);
                 blocks.push(match self.layout {
                     Layout::TwoView => {
                         let other_view = if view == 0 { self.samples } else { -self.samples };
@@ -147,6 +151,11 @@ impl Block {
             return tensor.shallow_clone();
         }
         tensor.narrow(0, self.rows.start, self.rows.end - self.rows.start)
+    }
+
+    /// The part of a buffer that the block's rows take.
+    pub fn part(&self, buffer: &Tensor) -> Tensor {
+        buffer.narrow(0, 0, self.rows.end - self.rows.start)
     }
 
     /// View of the positives' entries of the block's rows [B, C].
@@ -211,17 +220,16 @@ impl Pairs {
         let left = with_one(&rows.unit.neg());
         let right = with_one(&columns.unit).tr();
         let delta = Tensor::f_empty([shape.anchors, shape.candidates], (working, device))?;
+        let buffer = if product == working { None } else { Some(shape.buffer(product, device)?) };
         let mut positives = Vec::new();
         for block in shape.blocks() {
             let mut narrow = block.of(&delta);
-            let wide = if product == working {
-                block.of(&left).f_mm_out(&narrow, &right)?
-            } else {
-                let wide = block.of(&left).f_mm(&right)?;
-                narrow.f_copy_(&wide)?;
-                wide
-            };
+            let wide = buffer.as_ref().map_or_else(|| narrow.shallow_clone(), |buffer| block.part(buffer));
+            let _ = block.of(&left).f_mm_out(&wide, &right)?;
             positives.push(block.positives(&wide).to_kind(Kind::Double).copy());
+            if buffer.is_some() {
+                narrow.f_copy_(&wide)?;
+            }
             block.fill_non_negatives(&narrow, ABSENT);
         }
         let positive = Tensor::cat(&positives, 0).view([-1, 1]);
@@ -242,27 +250,37 @@ impl Pairs {
     }
 
     /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each.
-    pub fn pull_back(&self, g: Tensor) -> Result<(Tensor, Tensor)> {
-        let blocks = self.shape.blocks();
-        // matrix @ unit rows, wide block by wide block.
-        let times = |matrix: &Tensor, unit: &Tensor| -> Result<Tensor> {
-            let unit = unit.to_kind(self.product);
-            let products =
-                blocks.iter().map(|b| b.of(matrix).to_kind(self.product).f_mm(&unit)).collect::<std::result::Result<Vec<_>, _>>()?;
-            Ok(Tensor::f_cat(&products, 0)?.to_kind(Kind::Double))
-        };
-        let mut transposed = g.tr().f_contiguous()?;
+    pub fn pull_back(self, g: Tensor) -> Result<(Tensor, Tensor)> {
+        // Nobody needs the shortfalls any more.
+        let mut transposed = self.delta.shallow_clone();
+        transposed.f_copy_(&g.tr())?;
         match self.shape.layout {
             Layout::TwoView => {
                 // Rows and columns are the same embeddings.
                 transposed += g;
-                let both = self.rows.pull_back(&times(&transposed, &self.rows.unit)?);
+                let both = self.rows.pull_back(&self.product(&transposed, &self.rows)?);
                 Ok((both.narrow(0, 0, self.shape.samples), both.narrow(0, self.shape.samples, self.shape.samples)))
             }
             Layout::OneWay => Ok((
-                self.rows.pull_back(&times(&g, &self.columns.unit)?),
-                self.columns.pull_back(&times(&transposed, &self.rows.unit)?),
+                self.rows.pull_back(&self.product(&g, &self.columns)?),
+                self.columns.pull_back(&self.product(&transposed, &self.rows)?),
             )),
         }
+    }
+
+    /// `matrix` [A, C] times the unit rows of `side` [C, d], in the kind of the products; float64.
+    fn product(&self, matrix: &Tensor, side: &Side) -> Result<Tensor> {
+        let unit = side.unit.to_kind(self.product);
+        if matrix.kind() == self.product {
+            return Ok(matrix.f_mm(&unit)?.to_kind(Kind::Double));
+        }
+        let out = Tensor::f_empty([self.shape.anchors, unit.size()[1]], (self.product, unit.device()))?;
+        let buffer = self.shape.buffer(self.product, unit.device())?;
+        for block in self.shape.blocks() {
+            let mut wide = block.part(&buffer);
+            wide.f_copy_(&block.of(matrix))?;
+            let _ = wide.f_mm_out(&block.of(&out), &unit)?;
+        }
+        Ok(out)
     }
 }
