@@ -157,7 +157,8 @@ impl Loss {
         let (pairs, plan) = self.plan(z_i, z_j)?;
         let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
         let value = evaluated.loss.to_kind(working_kind(z_i.kind()));
-        let gradients = evaluated.gradient.map(|g| pairs.pull_back(g)).transpose()?;
+        let product = plan.cap.product_kind(working_kind(z_i.kind()));
+        let gradients = evaluated.gradient.map(|g| pairs.pull_back(g, product)).transpose()?;
         drop(guard);
         let loss = match gradients {
             Some((g_i, g_j)) => {

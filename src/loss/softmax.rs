@@ -27,6 +27,15 @@ pub(super) struct Cap {
 }
 
 impl Cap {
+    /// The kind that products with the gradient need in a loss computed in `working`. A shifted floor gives exact duplicates
+    /// entries of 1/eps, which have to cancel; a clamped one gives them none.
+    pub fn product_kind(&self, working: Kind) -> Kind {
+        match self.floor {
+            Floor::Clamp => working,
+            Floor::Shift => Kind::Double,
+        }
+    }
+
     /// Logarithm of the floored shortfall, written to `out`.
     fn log_out(&self, delta: &Tensor, out: &Tensor) -> Result<Tensor> {
         let mut floored = match self.floor {
@@ -122,10 +131,11 @@ pub(super) struct Plan {
 /// Evaluates the sum of the plan's terms.
 pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Result<Evaluated> {
     let gradient = if with_gradient { Some(pairs.delta.f_empty_like()?) } else { None };
-    let buffer = || pairs.shape.buffer(pairs.delta.kind(), pairs.delta.device());
+    let blocks = pairs.shape.blocks();
+    let buffer = || Block::buffer(&blocks, pairs.shape.candidates, pairs.delta.kind(), pairs.delta.device());
     let buffers = (buffer()?, buffer()?);
     let mut losses = Vec::new();
-    for block in pairs.shape.blocks() {
+    for block in &blocks {
         let rows = Rows {
             anchors: pairs.shape.anchors as f64,
             negatives: pairs.shape.negatives,
@@ -136,7 +146,7 @@ pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Resul
             gradient: gradient.as_ref().map(|g| block.of(g)),
             buffers: (block.part(&buffers.0), block.part(&buffers.1)),
         };
-        losses.push(rows.evaluate(&plan.terms, &block)?);
+        losses.push(rows.evaluate(&plan.terms, block)?);
     }
     Ok(Evaluated { loss: Tensor::f_cat(&losses, 0)?.mean(Kind::Double), gradient })
 }
