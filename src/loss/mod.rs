@@ -157,7 +157,8 @@ impl Loss {
         let (pairs, plan) = self.plan(z_i, z_j)?;
         let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
         let value = evaluated.loss.to_kind(working_kind(z_i.kind()));
-        let gradients = evaluated.gradient.map(|g| pairs.pull_back(g)).transpose()?;
+        let product = plan.cap.product_kind(working_kind(z_i.kind()));
+        let gradients = evaluated.gradient.map(|g| pairs.pull_back(g, product)).transpose()?;
         drop(guard);
         let loss = match gradients {
             Some((g_i, g_j)) => known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?,
@@ -169,7 +170,7 @@ impl Loss {
     /// Pairs and terms of a batch; to be called without gradient recording.
     fn plan(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<(Pairs, Plan)> {
         let samples = check_embeddings(z_i, z_j)?;
-        let shape = Shape::new(self.layout, samples);
+        let shape = Shape::new(self.layout, samples, z_i.device());
         let working = working_kind(z_i.kind());
         let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, product, working);
         match &mut self.kind {

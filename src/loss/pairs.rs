@@ -7,7 +7,7 @@
 use super::Layout;
 use crate::error::Result;
 use std::ops::Range;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// A row with a norm below this counts as zero.
 pub(super) const ZERO_NORM: f64 = 1e-8;
@@ -16,8 +16,11 @@ pub(super) const ZERO_NORM: f64 = 1e-8;
 /// which the reference writes there and which shows in its top-M lists.
 pub(super) const ABSENT: f64 = 1e9 + 1.0;
 
-/// Entries of an [A, C] matrix that are worked on at a time: they stay in the processor's cache between operations.
-const BLOCK: i64 = 1 << 18;
+/// Entries of an [A, C] matrix that the processor works on at a time: they stay in its cache between operations.
+const BLOCK: i64 = 1 << 17;
+
+/// The same for matrix products, which read the other matrix once for each block.
+const PRODUCT_BLOCK: i64 = 1 << 19;
 
 /// What a row of (almost) zero norm becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +98,8 @@ pub(super) struct Shape {
     pub candidates: i64,
     /// K.
     pub negatives: i64,
+    /// Whether pieces that fit a cache are of use.
+    cached: bool,
 }
 
 /// Some rows of an [A, C] matrix, and where in them the positives and the anchors themselves lie.
@@ -116,11 +121,22 @@ impl Shape {
             }
             Layout::OneWay => Shape { layout, samples, anchors: samples, candidates: samples, negatives: samples - 1 },
         }
+    pub fn new(layout: Layout, samples: i64, device: Device) -> Shape {
+        let (anchors, negatives) = match layout {
+            Layout::TwoView => (2 * samples, 2 * samples - 2),
+            Layout::OneWay => (samples, samples - 1),
+        };
+        Shape { layout, samples, anchors, candidates: anchors, negatives, cached: device == Device::Cpu }
     }
 
-    /// All rows in blocks. A block is of one view, so that its positives lie on one diagonal.
+    /// All rows in blocks for elementwise work.
     pub fn blocks(&self) -> Vec<Block> {
-        let length = (BLOCK / self.candidates).max(1);
+        self.blocks_of(BLOCK)
+    }
+
+    /// Blocks of about so many entries. A block is of one view, so that its positives lie on one diagonal.
+    fn blocks_of(&self, entries: i64) -> Vec<Block> {
+        let length = if self.cached { (entries / self.candidates).max(1) } else { self.samples };
         let mut blocks = Vec::new();
         for view in (0..self.anchors).step_by(self.samples as usize) {
             for start in (view..view + self.samples).step_by(length as usize) {
@@ -145,6 +161,17 @@ impl Block {
             return tensor.shallow_clone();
         }
         tensor.narrow(0, self.rows.start, self.rows.end - self.rows.start)
+    }
+
+    /// A buffer for the rows of any of these blocks, [B, C]: the first is the longest.
+    pub fn buffer(blocks: &[Block], candidates: i64, kind: Kind, device: Device) -> Result<Tensor> {
+        let longest = blocks.first().map_or(0, |b| b.rows.end - b.rows.start);
+        Ok(Tensor::f_empty([longest, candidates], (kind, device))?)
+    }
+
+    /// The part of a buffer that the block's rows take.
+    pub fn part(&self, buffer: &Tensor) -> Tensor {
+        buffer.narrow(0, 0, self.rows.end - self.rows.start)
     }
 
     /// View of the positives' entries of the block's rows [B, C].
@@ -176,8 +203,6 @@ pub(super) struct Pairs {
     pub delta: Tensor,
     /// delta of the positive, [A, 1] float64.
     pub positive: Tensor,
-    /// Kind of the similarity product and of the gradient's.
-    product: Kind,
 }
 
 impl Pairs {
@@ -209,21 +234,24 @@ impl Pairs {
         let left = with_one(&rows.unit.neg());
         let right = with_one(&columns.unit).tr();
         let delta = Tensor::f_empty([shape.anchors, shape.candidates], (working, device))?;
+        let blocks = shape.blocks_of(PRODUCT_BLOCK);
+        let buffer = match product == working {
+            true => None,
+            false => Some(Block::buffer(&blocks, shape.candidates, product, device)?),
+        };
         let mut positives = Vec::new();
-        for block in shape.blocks() {
+        for block in blocks {
             let mut narrow = block.of(&delta);
-            let wide = if product == working {
-                block.of(&left).f_mm_out(&narrow, &right)?
-            } else {
-                let wide = block.of(&left).f_mm(&right)?;
-                narrow.f_copy_(&wide)?;
-                wide
-            };
+            let wide = buffer.as_ref().map_or_else(|| narrow.shallow_clone(), |buffer| block.part(buffer));
+            let _ = block.of(&left).f_mm_out(&wide, &right)?;
             positives.push(block.positives(&wide).to_kind(Kind::Double).copy());
+            if buffer.is_some() {
+                narrow.f_copy_(&wide)?;
+            }
             block.fill_non_negatives(&narrow, ABSENT);
         }
         let positive = Tensor::cat(&positives, 0).view([-1, 1]);
-        Ok(Pairs { shape, rows, columns, delta, positive, product })
+        Ok(Pairs { shape, rows, columns, delta, positive })
     }
 
     /// Shortfall of each anchor's hardest negative, [A, 1] float64.
@@ -252,17 +280,46 @@ impl Pairs {
             Ok(Tensor::f_cat(&products, 0)?.to_kind(Kind::Double))
         };
         let mut transposed = g.tr().f_contiguous()?;
+    /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each; `product` is the kind of the products.
+    pub fn pull_back(self, g: Tensor, product: Kind) -> Result<(Tensor, Tensor)> {
+        // Nobody needs the shortfalls any more.
+        let mut transposed = self.delta.shallow_clone();
+        transposed.f_copy_(&g.tr())?;
         match self.shape.layout {
             Layout::TwoView => {
                 // Rows and columns are the same embeddings.
                 transposed += g;
-                let both = self.rows.pull_back(&times(&transposed, &self.rows.unit)?);
+                let both = self.rows.pull_back(&self.product(&transposed, &self.rows, product)?);
                 Ok((both.narrow(0, 0, self.shape.samples), both.narrow(0, self.shape.samples, self.shape.samples)))
             }
             Layout::OneWay => Ok((
-                self.rows.pull_back(&times(&g, &self.columns.unit)?),
-                self.columns.pull_back(&times(&transposed, &self.rows.unit)?),
+                self.rows.pull_back(&self.product(&g, &self.columns, product)?),
+                self.columns.pull_back(&self.product(&transposed, &self.rows, product)?),
             )),
         }
+    }
+
+    /// `matrix` [A, C] times the unit rows of `side` [C, d], computed in `kind`; float64.
+    ///
+    /// # Numerics
+    /// The product is of the rows' differences from their mean: where all embeddings lie in one small cap, most of every
+    /// row is the mean, which the projection in [`Side::pull_back`] takes away again.
+    fn product(&self, matrix: &Tensor, side: &Side, kind: Kind) -> Result<Tensor> {
+        let mean = side.unit.mean_dim([0i64].as_slice(), true, Kind::Double);
+        let centred = (&side.unit - &mean).to_kind(kind);
+        let out = Tensor::f_empty([self.shape.anchors, centred.size()[1]], (kind, centred.device()))?;
+        let sums = matrix.sum_dim_intlist([1i64].as_slice(), true, kind).to_kind(Kind::Double);
+        if matrix.kind() == kind {
+            let _ = matrix.f_mm_out(&out, &centred)?;
+        } else {
+            let blocks = self.shape.blocks_of(PRODUCT_BLOCK);
+            let buffer = Block::buffer(&blocks, self.shape.candidates, kind, centred.device())?;
+            for block in blocks {
+                let mut wide = block.part(&buffer);
+                wide.f_copy_(&block.of(matrix))?;
+                let _ = wide.f_mm_out(&block.of(&out), &centred)?;
+            }
+        }
+        Ok(out.to_kind(Kind::Double) + sums * mean)
     }
 }

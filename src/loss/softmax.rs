@@ -27,26 +27,32 @@ pub(super) struct Cap {
 }
 
 impl Cap {
-    /// The floored shortfall.
-    pub fn floored(&self, delta: &Tensor) -> Tensor {
+    /// The kind that products with the gradient need in a loss computed in `working`. A shifted floor gives exact duplicates
+    /// entries of 1/eps, which have to cancel; a clamped one gives them none.
+    pub fn product_kind(&self, working: Kind) -> Kind {
         match self.floor {
-            Floor::Clamp => delta.clamp_min(self.eps),
-            Floor::Shift => self.shifted(delta.clamp_min(0.0)),
+            Floor::Clamp => working,
+            Floor::Shift => Kind::Double,
         }
     }
 
-    /// The derivative of the floored shortfall's logarithm by the shortfall; overwrites `delta`.
-    fn log_slope_(&self, mut delta: Tensor) -> Tensor {
-        match self.floor {
+    /// Logarithm of the floored shortfall, written to `out`.
+    fn log_out(&self, delta: &Tensor, out: &Tensor) -> Result<Tensor> {
+        let mut floored = match self.floor {
+            Floor::Clamp => delta.f_clamp_min_out(out, self.eps)?,
+            Floor::Shift => delta.f_clamp_min_out(out, 0.0)?.f_add_scalar_(self.eps)?,
+        };
+        Ok(floored.f_log_()?)
+    }
+
+    /// Derivative of that by the shortfall, written to `out`.
+    fn log_slope_out(&self, delta: &Tensor, out: &Tensor) -> Result<Tensor> {
+        let mut floored = match self.floor {
             // Below the floor the slope is 1 / infinity. At the floor it is torch's, which lets the gradient pass.
-            Floor::Clamp => delta.threshold_(self.below_floor(delta.kind()), f64::INFINITY).reciprocal_(),
-            Floor::Shift => self.shifted(delta.clamp_min_(0.0)).reciprocal_(),
-        }
-    }
-
-    fn shifted(&self, mut delta: Tensor) -> Tensor {
-        delta += self.eps;
-        delta
+            Floor::Clamp => delta.f_threshold_out(out, self.below_floor(delta.kind()), f64::INFINITY)?,
+            Floor::Shift => delta.f_clamp_min_out(out, 0.0)?.f_add_scalar_(self.eps)?,
+        };
+        Ok(floored.f_reciprocal_()?)
     }
 
     /// The greatest number of this kind below the floor.
@@ -125,8 +131,11 @@ pub(super) struct Plan {
 /// Evaluates the sum of the plan's terms.
 pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Result<Evaluated> {
     let gradient = if with_gradient { Some(pairs.delta.f_empty_like()?) } else { None };
+    let blocks = pairs.shape.blocks();
+    let buffer = || Block::buffer(&blocks, pairs.shape.candidates, pairs.delta.kind(), pairs.delta.device());
+    let buffers = (buffer()?, buffer()?);
     let mut losses = Vec::new();
-    for block in pairs.shape.blocks() {
+    for block in &blocks {
         let rows = Rows {
             anchors: pairs.shape.anchors as f64,
             negatives: pairs.shape.negatives,
@@ -135,32 +144,35 @@ pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Resul
             hardest: block.of(&plan.hardest),
             cap: plan.cap,
             gradient: gradient.as_ref().map(|g| block.of(g)),
+            buffers: (block.part(&buffers.0), block.part(&buffers.1)),
         };
-        losses.push(rows.evaluate(&plan.terms, &block)?);
+        losses.push(rows.evaluate(&plan.terms, block)?);
     }
     Ok(Evaluated { loss: Tensor::f_cat(&losses, 0)?.mean(Kind::Double), gradient })
 }
 
 /// Logits of shortfalls up to a constant, in the kind of the coefficients.
-fn logits(term: &Term, delta: &Tensor, cap: Cap) -> Tensor {
-    let linear = term.slope.as_ref().map(|slope| -(slope * delta));
-    let power = term.power.as_ref().map(|power| -(power * cap.floored(delta).log()));
-    match (linear, power) {
-        (Some(a), Some(b)) => a + b,
-        (Some(a), None) | (None, Some(a)) => a,
-        (None, None) => delta.zeros_like(),
+fn logits(term: &Term, delta: &Tensor, cap: Cap) -> Result<Tensor> {
+    let mut sum = delta.zeros_like();
+    if let Some(slope) = &term.slope {
+        sum -= slope * delta;
     }
+    if let Some(power) = &term.power {
+        sum -= power * cap.log_out(delta, &delta.empty_like())?;
+    }
+    Ok(sum)
 }
 
 /// dl/ds of a term at given shortfalls, in the kind of the coefficients.
-fn slopes(term: &Term, delta: &Tensor, cap: Cap) -> Tensor {
-    let power = term.power.as_ref().map(|power| power * cap.log_slope_(delta.copy()));
-    match (&term.slope, power) {
-        (Some(a), Some(b)) => a + b,
-        (Some(a), None) => a + delta.zeros_like(),
-        (None, Some(b)) => b,
-        (None, None) => delta.zeros_like(),
+fn slopes(term: &Term, delta: &Tensor, cap: Cap) -> Result<Tensor> {
+    let mut sum = delta.zeros_like();
+    if let Some(slope) = &term.slope {
+        sum += slope;
     }
+    if let Some(power) = &term.power {
+        sum += power * cap.log_slope_out(delta, &delta.empty_like())?;
+    }
+    Ok(sum)
 }
 
 /// The rows of a block: their entries of the pairs and of the gradient.
@@ -177,6 +189,8 @@ struct Rows {
     cap: Cap,
     /// View of the rows of dL/dS to be written, [B, C].
     gradient: Option<Tensor>,
+    /// Two matrices [B, C] to write to.
+    buffers: (Tensor, Tensor),
 }
 
 /// What a term gives for a block of rows.
@@ -220,8 +234,8 @@ impl Rows {
 
     /// Completes a term: `base` is the logit that unnormalised weights are measured from, `z` their sum over the negatives,
     /// all [B, 1] float64. The loss is log(1 + z exp(base - l_pos)): nothing is lost when it is tiny.
-    fn complete(&self, term: &Term, base: &Tensor, z: &Tensor) -> RowLosses {
-        let l_pos = logits(term, &self.positive, self.cap);
+    fn complete(&self, term: &Term, base: &Tensor, z: &Tensor) -> Result<RowLosses> {
+        let l_pos = logits(term, &self.positive, self.cap)?;
         let odds = z.log() + base - &l_pos;
         let loss = odds.zeros_like().logaddexp(&odds);
         let weighted = |x: Tensor| match &term.weight {
@@ -230,77 +244,77 @@ impl Rows {
         };
         let factor = weighted((base - &l_pos - &loss).exp()) / self.anchors;
         // p_pos - 1 = exp(-loss) - 1.
-        let positive = weighted((-&loss).expm1()) * slopes(term, &self.positive, self.cap) / self.anchors;
-        RowLosses { loss: weighted(loss), factor, positive }
+        let positive = weighted((-&loss).expm1()) * slopes(term, &self.positive, self.cap)? / self.anchors;
+        Ok(RowLosses { loss: weighted(loss), factor, positive })
     }
 
-    /// A term over all negatives. This is where the time goes: everything on [B, C] happens in place.
+    /// A term over all negatives. This is where the time goes: everything on [B, C] happens in the two buffers.
     fn all(&self, term: &Term, block: &Block, written: &mut bool) -> Result<RowLosses> {
         let working = self.delta.kind();
-        let narrow = |t: Tensor| t.to_kind(working);
-        let base = logits(term, &self.hardest, self.cap);
+        let narrow = |t: &Tensor| t.to_kind(working);
+        let base = logits(term, &self.hardest, self.cap)?;
+        let (mut e, mut other) = (self.buffers.0.shallow_clone(), self.buffers.1.shallow_clone());
         // Unnormalised weights exp(l - base), at most 1.
-        let linear = match &term.slope {
-            Some(slope) => Some(self.delta.f_mul(&narrow(-slope))?),
-            None => None,
-        };
-        let mut e = match (&term.power, linear) {
-            (Some(power), linear) => {
-                let mut e = self.cap.floored(&self.delta).log_();
-                e *= narrow(-power);
-                if let Some(linear) = linear {
-                    e += linear;
+        match (&term.power, &term.slope) {
+            (Some(power), slope) => {
+                let _ = self.cap.log_out(&self.delta, &e)?;
+                e *= narrow(&-power);
+                if let Some(slope) = slope {
+                    let _ = self.delta.f_mul_out(&other, &narrow(slope))?;
+                    e -= &other;
                 }
-                e
             }
-            (None, Some(linear)) => linear,
-            (None, None) => self.delta.zeros_like(),
-        };
-        e -= narrow(base.shallow_clone());
+            (None, Some(slope)) => {
+                let _ = self.delta.f_mul_out(&e, &narrow(&-slope))?;
+            }
+            (None, None) => {
+                let _ = e.zero_();
+            }
+        }
+        e -= narrow(&base);
         let _ = e.exp_();
         block.fill_non_negatives(&e, 0.0);
         let z = e.sum_dim_intlist([1i64].as_slice(), true, working).to_kind(Kind::Double);
-        let rows = self.complete(term, &base, &z);
-        if let Some(gradient) = &self.gradient {
-            let slope = term.slope.as_ref().map(|slope| narrow(slope * &rows.factor));
-            match (&term.power, slope) {
-                (Some(power), slope) => {
-                    let mut slopes = self.cap.log_slope_(self.delta.copy());
-                    slopes *= narrow(power * &rows.factor);
-                    if let Some(slope) = slope {
-                        slopes += slope;
-                    }
-                    e *= slopes;
-                }
-                (None, Some(slope)) => e *= slope,
-                (None, None) => {
-                    let _ = e.zero_();
+        let rows = self.complete(term, &base, &z)?;
+        let Some(gradient) = &self.gradient else { return Ok(rows) };
+        // dl/ds times what the entries of a row have in common.
+        match (&term.power, &term.slope) {
+            (Some(power), slope) => {
+                let _ = self.cap.log_slope_out(&self.delta, &other)?;
+                other *= narrow(&(power * &rows.factor));
+                if let Some(slope) = slope {
+                    other += narrow(&(slope * &rows.factor));
                 }
             }
+            (None, slope) => {
+                let slope = slope.as_ref().map_or_else(|| rows.factor.zeros_like(), |slope| slope * &rows.factor);
+                other = narrow(&slope);
+            }
+        }
+        if *written {
+            e *= other;
             let mut gradient = gradient.shallow_clone();
-            if *written {
-                gradient += e;
-            } else {
-                gradient.f_copy_(&e)?;
-                *written = true;
-            }
+            gradient += e;
+        } else {
+            let _ = e.f_mul_out(gradient, &other)?;
+            *written = true;
         }
         Ok(rows)
     }
 
     /// A term over lists of the hardest negatives, in float64.
     fn among_hardest(&self, term: &Term, list: &Hardest, written: &mut bool) -> Result<RowLosses> {
-        let base = logits(term, &list.delta.narrow(1, 0, 1), self.cap);
-        let e = (logits(term, &list.delta, self.cap) - &base).exp();
+        let base = logits(term, &list.delta.narrow(1, 0, 1), self.cap)?;
+        let e = (logits(term, &list.delta, self.cap)? - &base).exp();
         let z = e.sum_dim_intlist([1i64].as_slice(), true, Kind::Double);
-        let rows = self.complete(term, &base, &z);
+        let rows = self.complete(term, &base, &z)?;
         if let Some(gradient) = &self.gradient {
             let mut gradient = gradient.shallow_clone();
             if !*written {
                 let _ = gradient.zero_();
                 *written = true;
             }
-            let entries = e * slopes(term, &list.delta, self.cap) * &rows.factor;
+            let entries = e * slopes(term, &list.delta, self.cap)? * &rows.factor;
             // A list longer than the negatives ends in entries that are none, and have no gradient.
             let real = list.delta.size()[1].min(self.negatives);
             let entries = entries.narrow(1, 0, real).to_kind(gradient.kind());

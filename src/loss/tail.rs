@@ -99,10 +99,10 @@ impl Fits {
         });
         let responses = &self.0[at];
         // Measured from the row's last point first: a tail of equal shortfalls is then exactly flat.
-        let x = tail.narrow(1, k - n, n).log();
-        let x = &x - x.narrow(1, n - 1, 1);
-        let x = &x - x.mean_dim([1i64].as_slice(), true, Kind::Double);
-        let xx = x.square().sum_dim_intlist([1i64].as_slice(), true, Kind::Double);
+        let mut x = tail.narrow(1, k - n, n).log();
+        x -= x.narrow(1, n - 1, 1).copy();
+        x -= x.mean_dim([1i64].as_slice(), true, Kind::Double);
+        let xx = x.norm_scalaropt_dim(2.0, [1i64].as_slice(), true).square();
         let xy = x.mm(&responses.centred);
         let line = |i: i64| {
             let xy = xy.narrow(1, i, 1);

@@ -161,6 +161,27 @@ fn duplicates_are_counted() {
     }
 }
 
+/// Pairs of negatives at shortfalls from 1e-6 to 1e-3, where 1 - s in float32 loses 5% to 0.005%: the results of float32
+/// are still those of float64, to 1e-6 (value) and 2e-4 (gradient, whose entries of up to 1e6 nearly cancel).
+#[test]
+fn near_duplicates_in_float32() {
+    for yaml in KINDS {
+        let (z_i, z_j) = batch(Geometry::Random, 32, 16, 14);
+        for (row, shortfall) in [1.2e-6f64, 2e-6, 5e-6, 1e-5, 1e-4, 1e-3].into_iter().enumerate() {
+            let row = 2 * row as i64;
+            let length = z_i.get(row).norm();
+            let aside = z_i.get(row + 1) / z_i.get(row + 1).norm() * length * (2.0 * shortfall).sqrt();
+            z_i.get(row + 1).copy_(&(z_i.get(row) + aside));
+        }
+        let (f_i, f_j) = (z_i.to_kind(Kind::Float), z_j.to_kind(Kind::Float));
+        let narrow = run_new(&config(yaml), Layout::TwoView, &f_i, &f_j);
+        let wide = run_new(&config(yaml), Layout::TwoView, &f_i.to_kind(Kind::Double), &f_j.to_kind(Kind::Double));
+        assert!((narrow.loss / wide.loss - 1.0).abs() < 1e-6, "{yaml}: {} {}", narrow.loss, wide.loss);
+        let error = relative(&narrow.grads, &wide.grads);
+        assert!(error < 2e-4, "{yaml}: {error:.1e}");
+    }
+}
+
 #[test]
 fn the_smallest_batches() {
     let tlambda = "{kind: reference, policy: tlambda_select}";
