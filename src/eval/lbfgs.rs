@@ -15,7 +15,7 @@ const ROUNDING: f64 = 1e-13;
 const LINE_SEARCH_TRIALS: usize = 40;
 
 /// Where a minimisation ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Minimum {
     /// The point.
     pub x: Vec<f64>,
