@@ -136,17 +136,18 @@ def test_knn_equals_sklearn_and_numpy(data):
 
 
 def test_adam_agrees_with_torch(tmp_path):
-    """Initialisation and order come from other generators, so that only the converged figures can agree: within 1 point."""
+    """Initialisation and order come from other generators, so that only figures near convergence can agree: hence the
+    larger rate, and tolerances of 1 point and of 2% of the loss."""
     train_x, train_y, test_x, test_y = digits()
     train_x, test_x = train_x / 16, test_x / 16
     files = ["--train-features", save(tmp_path / "a.safetensors", train_x, train_y)]
     files += ["--test-features", save(tmp_path / "b.safetensors", test_x, test_y)]
-    got = json.loads(run("eval-linear", *files, "--json", "--protocol", "adam", "--seeds", "0,1,2").stdout)
+    got = json.loads(run("eval-linear", *files, "--json", "--protocol", "adam", "--lr", 0.01, "--seeds", "0,1,2").stdout)
     peers, losses = [], []
     for outcome in got["outcomes"]:
         torch.manual_seed(outcome["seed"])
         layer = torch.nn.Linear(64, 10)
-        optimizer = torch.optim.Adam(layer.parameters(), lr=3e-4)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
         x, y = torch.from_numpy(train_x[: outcome["train"]]), torch.from_numpy(train_y[: outcome["train"]])
         for _ in range(100):
             total = 0.0
@@ -160,7 +161,7 @@ def test_adam_agrees_with_torch(tmp_path):
         peers.append((layer(torch.from_numpy(test_x)).argmax(1).numpy() == test_y).mean())
         assert outcome["steps"] == 100 * -(-outcome["train"] // 256) and outcome["train"] + outcome["val"] == 1000
     assert abs(np.mean(peers) - got["test_accuracy"]) <= 0.01
-    assert np.mean(losses) == pytest.approx(np.mean([o["train_loss"] for o in got["outcomes"]]), rel=0.01)
+    assert np.mean(losses) == pytest.approx(np.mean([o["train_loss"] for o in got["outcomes"]]), rel=0.02)
     figures = [o["test_accuracy"] for o in got["outcomes"]]
     assert got["test_accuracy"] == pytest.approx(np.mean(figures), abs=1e-12)
     assert got["test_accuracy_std"] == pytest.approx(np.std(figures, ddof=1), abs=1e-12)
@@ -169,18 +170,18 @@ def test_adam_agrees_with_torch(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        ["eval-linear", "--seeds", "0,1"],
+        ["eval-linear", "--seeds", "0,1", "--l2", "1e-1,1e-3"],
         ["eval-linear", "--protocol", "adam", "--epochs", "3"],
         ["eval-knn", "--k", "1,50,100000"],
     ],
     ids=lambda c: " ".join(c[:3]),
 )
 def test_results_do_not_depend_on_threads_and_record_everything(command, tmp_path):
-    train_x, train_y, test_x, test_y = correlated()
+    train_x, train_y, test_x, test_y = (part[:1000] for part in correlated())
     a = save(tmp_path / "a.safetensors", train_x, train_y)
     b = save(tmp_path / "b.safetensors", test_x, test_y)
     texts = []
-    for i, threads in enumerate(("1", "2", "4")):
+    for i, threads in enumerate(("1", "2", "3")):
         out = tmp_path / f"{i}.json"
         env = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
         batch = ["--batch", 97 * int(threads)] if command[0] == "eval-knn" else []
@@ -191,7 +192,7 @@ def test_results_do_not_depend_on_threads_and_record_everything(command, tmp_pat
     got = json.loads(texts[0])
     assert got["data"]["train"]["sha256"] == hashlib.sha256(a.read_bytes()).hexdigest()
     assert got["data"]["test"]["sha256"] == hashlib.sha256(b.read_bytes()).hexdigest()
-    assert got["counts"] == {"train": 4000, "test": 2000, "classes": 10, "dim": 128, "classes_only_in_test": []}
+    assert got["counts"] == {"train": 1000, "test": 1000, "classes": 10, "dim": 128, "classes_only_in_test": []}
     assert got["checkpoint_sha256"] is None and got["versions"]["libtorch"] == "2.11.0" and got["protocol"]
 
 
