@@ -69,9 +69,10 @@ fn adam_learns_and_keeps_the_short_last_batch() {
     let config = LinearConfig::Adam(AdamConfig { lr: 0.03, epochs: 60, batch: 100, validation: 0.1 });
     let got = probe(&config, &[0], &train, &test);
     let Fit::Adam(fit) = &got.outcomes[0].fit else { panic!("not the protocol asked for") };
-    assert_eq!((got.outcomes[0].train, got.outcomes[0].val, fit.steps), (144, 16, 120));
-    // Logistic regression reaches 0.6 to 0.65 here; the largest class is 0.4 of the samples.
-    assert!(got.test_accuracy > 0.5, "{}", got.test_accuracy);
+    // A tenth of each class, rounded: 145 samples in two steps an epoch.
+    assert_eq!((got.outcomes[0].train, got.outcomes[0].val, fit.steps), (145, 15, 120));
+    // torch.optim.Adam is at 0.83 to 0.88 nats here; knowing only the class sizes gives 1.28.
+    assert!(fit.train_loss < 1.0, "{}", fit.train_loss);
     let text = |r: &LinearResult| serde_json::to_string(r).unwrap();
     assert_eq!(text(&got), text(&probe(&config, &[0], &train, &test)));
     assert_ne!(text(&got), text(&probe(&config, &[1], &train, &test)));
