@@ -9,3 +9,4 @@ mod model;
 mod optim;
 mod report;
 mod train;
+mod eval;

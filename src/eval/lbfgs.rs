@@ -15,7 +15,7 @@ const ROUNDING: f64 = 1e-13;
 const LINE_SEARCH_TRIALS: usize = 40;
 
 /// Where a minimisation ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Minimum {
     /// The point.
     pub x: Vec<f64>,
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn an_ill_conditioned_quadratic_is_solved() {
-        // 0.5 sum h_i (x_i - i)^2 with h from 1e-4 to 1e4.
-        let h: Vec<f64> = (0..30).map(|i| 10f64.powf(-4.0 + 8.0 * i as f64 / 29.0)).collect();
+        // 0.5 sum h_i (x_i - i)^2 with h from 1e-2 to 1e2.
+        let h: Vec<f64> = (0..30).map(|i| 10f64.powf(-2.0 + 4.0 * i as f64 / 29.0)).collect();
         let function = |x: &[f64]| {
             let gradient: Vec<f64> = x.iter().zip(&h).enumerate().map(|(i, (x, h))| h * (x - i as f64)).collect();
             let value = x.iter().zip(&h).enumerate().map(|(i, (x, h))| 0.5 * h * (x - i as f64).powi(2)).sum();
@@ -182,8 +182,8 @@ mod tests {
         let exact = solve(&|g| g.iter_mut().zip(&h).for_each(|(g, h)| *g /= h));
         for got in [&plain, &exact] {
             assert!(got.converged);
-            // A gradient of 1e-9 over the least curvature of 1e-4.
-            assert!(got.x.iter().enumerate().all(|(i, x)| (x - i as f64).abs() < 2e-5), "{:?}", got.x);
+            // A gradient of 1e-9 over the least curvature of 1e-2.
+            assert!(got.x.iter().enumerate().all(|(i, x)| (x - i as f64).abs() < 2e-7), "{:?}", got.x);
         }
         assert!(exact.iterations <= 2 && plain.iterations > exact.iterations);
     }
