@@ -3,10 +3,10 @@
 mod augment;
 mod checkpoint;
 mod data;
+mod eval;
 mod formula;
 mod loss;
 mod model;
 mod optim;
 mod report;
 mod train;
-mod eval;

@@ -47,11 +47,7 @@ fn matrix(file: &SafeTensors, path: &Path, name: &str) -> Result<Tensor> {
         let mut names = file.names();
         names.sort_unstable();
         let list = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-        Error::data(
-            path,
-            None,
-            format!("expected the tensors z_i and z_j, found no {name}; tensors in the file: {list}"),
-        )
+        Error::data(path, None, format!("expected the tensors z_i and z_j, found no {name}; tensors in the file: {list}"))
     })?;
     let refuse = |what: &str| {
         let found = format!("{what}, found {:?} {:?}", view.shape(), view.dtype());

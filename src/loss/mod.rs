@@ -161,7 +161,9 @@ impl Loss {
         let gradients = evaluated.gradient.map(|g| pairs.pull_back(g, product)).transpose()?;
         drop(guard);
         let loss = match gradients {
-            Some((g_i, g_j)) => known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?,
+            Some((g_i, g_j)) => {
+                known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?
+            }
             None => value,
         };
         Ok(LossOutput { loss, diagnostics: plan.diagnostics })

@@ -113,14 +113,6 @@ pub(super) struct Block {
 }
 
 impl Shape {
-    pub fn new(layout: Layout, samples: i64) -> Shape {
-        match layout {
-            Layout::TwoView => {
-                let rows = 2 * samples;
-                Shape { layout, samples, anchors: rows, candidates: rows, negatives: rows - 2 }
-            }
-            Layout::OneWay => Shape { layout, samples, anchors: samples, candidates: samples, negatives: samples - 1 },
-        }
     pub fn new(layout: Layout, samples: i64, device: Device) -> Shape {
         let (anchors, negatives) = match layout {
             Layout::TwoView => (2 * samples, 2 * samples - 2),
@@ -267,19 +259,6 @@ impl Pairs {
         }
     }
 
-    /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each.
-    pub fn pull_back(&self, g: Tensor) -> Result<(Tensor, Tensor)> {
-        let blocks = self.shape.blocks();
-        // matrix @ unit rows, wide block by wide block.
-        let times = |matrix: &Tensor, unit: &Tensor| -> Result<Tensor> {
-            let unit = unit.to_kind(self.product);
-            let products = blocks
-                .iter()
-                .map(|b| b.of(matrix).to_kind(self.product).f_mm(&unit))
-                .collect::<std::result::Result<Vec<_>, _>>()?;
-            Ok(Tensor::f_cat(&products, 0)?.to_kind(Kind::Double))
-        };
-        let mut transposed = g.tr().f_contiguous()?;
     /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each; `product` is the kind of the products.
     pub fn pull_back(self, g: Tensor, product: Kind) -> Result<(Tensor, Tensor)> {
         // Nobody needs the shortfalls any more.

@@ -81,9 +81,7 @@ fn grads(file: &HashMap<String, Tensor>, prefix: &str) -> [Tensor; 2] {
 fn statistics(outcome: &Outcome) -> Vec<(&'static str, Tensor)> {
     let d = &outcome.diagnostics;
     let mut all = vec![("rho", d.rho.shallow_clone())];
-    for (name, t) in
-        [("lam", &d.lambda), ("dAIC", &d.delta_aic), ("beta_i", &d.beta), ("R2", &d.r2), ("beta_hat", &d.slope)]
-    {
+    for (name, t) in [("lam", &d.lambda), ("dAIC", &d.delta_aic), ("beta_i", &d.beta), ("R2", &d.r2), ("beta_hat", &d.slope)] {
         if let Some(t) = t {
             all.push((name, t.shallow_clone()));
         }
@@ -92,13 +90,7 @@ fn statistics(outcome: &Outcome) -> Vec<(&'static str, Tensor)> {
 }
 
 /// Statistics in float64: rounding of the sums is amplified by the logarithm of a small residual, hence 1e-7.
-fn compare_statistics(
-    ledger: &mut Ledger,
-    case: &str,
-    outcome: &Outcome,
-    file: &HashMap<String, Tensor>,
-    prefix: &str,
-) {
+fn compare_statistics(ledger: &mut Ledger, case: &str, outcome: &Outcome, file: &HashMap<String, Tensor>, prefix: &str) {
     for (name, found) in statistics(outcome) {
         if let Some(expected) = file.get(&format!("{prefix}/{name}")) {
             let error = relative(&[found], &[expected.shallow_clone()]);
@@ -309,16 +301,10 @@ fn the_moving_average_over_six_batches() {
             };
             ledger.loss(&name, outcome.loss, value("loss_f64"), relative_loss, absolute);
             if !case["tie"].as_bool().unwrap() {
-                ledger.within(
-                    &format!("{name} grad"),
-                    relative(&outcome.grads, &grads(&file, &format!("step{step}"))),
-                    grad,
-                );
+                ledger.within(&format!("{name} grad"), relative(&outcome.grads, &grads(&file, &format!("step{step}"))), grad);
             }
             let d = &outcome.diagnostics;
-            for (key, found) in
-                [("beta_t_f64", &d.batch_beta), ("beta_hat_f64", &d.batch_slope), ("R2_f64", &d.batch_r2)]
-            {
+            for (key, found) in [("beta_t_f64", &d.batch_beta), ("beta_hat_f64", &d.batch_slope), ("R2_f64", &d.batch_r2)] {
                 let found = found.as_ref().unwrap().double_value(&[]);
                 ledger.loss(&format!("{name} {key}"), found, value(key), beta, 0.0);
             }

@@ -108,8 +108,7 @@ fn upstream_gradients_scale_it_and_other_graphs_go_on() {
     let (z, w) = batch(Geometry::Random, 8, 4, 5);
     let plain = run(&mut Loss::new(&config("{kind: weince}"), Layout::TwoView).unwrap(), &(&z * 2.0), &w);
     let (leaf, other) = (z.copy().set_requires_grad(true), w.copy().set_requires_grad(true));
-    let output =
-        Loss::new(&config("{kind: weince}"), Layout::TwoView).unwrap().forward(&(&leaf * 2.0), &other).unwrap();
+    let output = Loss::new(&config("{kind: weince}"), Layout::TwoView).unwrap().forward(&(&leaf * 2.0), &other).unwrap();
     (output.loss * 3.0 + other.sum(Kind::Double)).backward();
     assert!(relative(&[leaf.grad()], &[&plain.grads[0] * 6.0]) < 1e-14);
     assert!(relative(&[other.grad()], &[&plain.grads[1] * 3.0 + 1.0]) < 1e-14);
