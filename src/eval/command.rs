@@ -4,6 +4,7 @@ use super::features::Classes;
 use super::record::{check_target, write_beside};
 use super::source::{Inputs, Source};
 use crate::error::{Error, Result};
+use crate::run::RunFolder;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -12,13 +13,19 @@ use tch::Device;
 /// The arguments that every evaluation command has.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CommonArgs {
+    /// A pretraining run: its encoder over its own training and test images
+    #[arg(long, value_name = "DIR", required_unless_present_all = ["train_features", "test_features"])]
+    run: Option<PathBuf>,
+    /// Weights to take instead of the run's own: safetensors, the encoder alone or a training state
+    #[arg(long, value_name = "FILE", requires = "run")]
+    checkpoint: Option<PathBuf>,
     /// Features to fit on: safetensors with `features` [n, d] and `labels` [n]
-    #[arg(long, value_name = "FILE")]
-    train_features: PathBuf,
+    #[arg(long, value_name = "FILE", requires = "test_features", conflicts_with = "run")]
+    train_features: Option<PathBuf>,
     /// Features to test on, of the same encoder
-    #[arg(long, value_name = "FILE")]
-    test_features: PathBuf,
-    /// Write the result and the whole protocol to this JSON file
+    #[arg(long, value_name = "FILE", requires = "train_features", conflicts_with = "run")]
+    test_features: Option<PathBuf>,
+    /// Where to write the result and the whole protocol as JSON [default with --run: its results folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object instead of a table
@@ -37,8 +44,7 @@ impl CommonArgs {
     pub fn load(&self) -> Result<(Inputs, Classes, Device)> {
         let device = crate::device::parse(&self.device)?;
         self.out.as_deref().map(check_target).transpose()?;
-        let source = Source::Files { train: self.train_features.clone(), test: self.test_features.clone() };
-        let inputs = source.load()?;
+        let inputs = self.source()?.load(device)?;
         let classes = Classes::of(&inputs.train, &inputs.test)?;
         if !classes.only_in_test.is_empty() {
             let shown: Vec<String> = classes.only_in_test.iter().take(10).map(i64::to_string).collect();
@@ -52,6 +58,27 @@ impl CommonArgs {
         Ok((inputs, classes, device))
     }
 
+    fn source(&self) -> Result<Source> {
+        match (&self.run, &self.train_features, &self.test_features) {
+            (Some(folder), None, None) => Ok(Source::Run { folder: folder.clone(), checkpoint: self.checkpoint.clone() }),
+            (None, Some(train), Some(test)) => Ok(Source::Files { train: train.clone(), test: test.clone() }),
+            _ => Err(Error::Config("give either --run, or both --train-features and --test-features".into())),
+        }
+    }
+
+    /// Where the result goes: `--out`, else `results/NAME.json` in the run's folder, else nowhere.
+    fn target(&self, name: &str) -> Result<Option<PathBuf>> {
+        match (&self.out, &self.run) {
+            (Some(out), _) => Ok(Some(out.clone())),
+            (None, Some(run)) => {
+                let results = RunFolder::open(run)?.results();
+                std::fs::create_dir_all(&results).map_err(Error::io(&results, "cannot make the folder of results"))?;
+                Ok(Some(results.join(format!("{name}.json"))))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
     /// Writes the result file where one is wanted, and prints the object or the table.
     ///
     /// # Errors
@@ -59,8 +86,9 @@ impl CommonArgs {
     pub fn deliver(&self, record: &Map<String, Value>, table: &[(String, String)]) -> Result<()> {
         let text = serde_json::to_string_pretty(record)
             .map_err(|e| Error::Input(format!("the result cannot be written as JSON: {e}")))?;
-        if let Some(path) = &self.out {
-            write_beside(path, format!("{text}\n").as_bytes())?;
+        let name = record.get("evaluation").and_then(Value::as_str).unwrap_or("result");
+        if let Some(path) = self.target(name)? {
+            write_beside(&path, format!("{text}\n").as_bytes())?;
         }
         if self.json {
             println!("{text}");

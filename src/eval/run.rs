@@ -61,7 +61,7 @@ pub fn features_of(
     device: Device,
     unit: &'static str,
 ) -> Result<Features> {
-    let size = config.augment.size.unwrap_or(set.height);
+    let size = config.augment.view_size(set.height, set.width);
     let batches = eval_batches(set, size, config.augment.normalize.as_ref(), BATCH)?;
     let bar = progress_bar(unit);
     bar.set_length(set.len() as u64);

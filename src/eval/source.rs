@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use tch::Device;
 
 /// Where the features come from. A source gives [`Inputs`]; evaluations know nothing else of it.
 #[derive(Debug, Clone)]
@@ -15,6 +16,13 @@ pub enum Source {
         train: PathBuf,
         /// Features to test on.
         test: PathBuf,
+    },
+    /// The encoder of a pretraining run over the run's own images.
+    Run {
+        /// The run folder.
+        folder: PathBuf,
+        /// Weights to take instead of the run's own.
+        checkpoint: Option<PathBuf>,
     },
 }
 
@@ -50,14 +58,18 @@ pub struct Inputs {
 }
 
 impl Source {
-    /// Reads or makes the features.
+    /// Reads or makes the features; `device` is where an encoder computes them.
     ///
     /// # Errors
-    /// As [`Features::read`].
-    pub fn load(&self) -> Result<Inputs> {
-        let Source::Files { train, test } = self;
-        let ((train, train_file), (test, test_file)) = (read(train)?, read(test)?);
-        Ok(Inputs { train, test, data: Data { train: train_file, test: test_file }, checkpoint_sha256: None })
+    /// As [`Features::read`] and [`super::run::inputs`].
+    pub fn load(&self, device: Device) -> Result<Inputs> {
+        match self {
+            Source::Files { train, test } => {
+                let ((train, train_file), (test, test_file)) = (read(train)?, read(test)?);
+                Ok(Inputs { train, test, data: Data { train: train_file, test: test_file }, checkpoint_sha256: None })
+            }
+            Source::Run { folder, checkpoint } => super::run::inputs(folder, checkpoint.as_deref(), device),
+        }
     }
 }
 
