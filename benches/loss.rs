@@ -13,7 +13,8 @@ const SIZES: [i64; 3] = [256, 512, 1024];
 
 const FULL: &str = "{kind: reference, policy: tlambda_select, auto_weib_beta: true, use_weib_topm: true, weib_lambda: 0.5, \
                     weib_top_m: 50, use_pl_topm: true, pl_lambda: 0.5, pl_top_m: 50, anchor_r2_min: 0.2}";
-const KINDS: [(&str, &str); 3] = [("infonce", "{kind: infonce}"), ("weince", "{kind: weince}"), ("reference_full", FULL)];
+const KINDS: [(&str, &str); 3] =
+    [("infonce", "{kind: infonce}"), ("weince", "{kind: weince}"), ("reference_full", FULL)];
 
 fn step(loss: &mut Loss, n: i64) -> f64 {
     let leaf = || Tensor::randn([n, DIMENSIONS], (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -45,7 +46,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let yaml = |kind: &str| KINDS.iter().find(|(name, _)| *name == kind).expect("a kind of the benchmark").1;
     let new = |kind: &str| {
-        let config: LossConfig = weince::config::parse(yaml(kind), kind, &[]).expect("a configuration of the benchmark");
+        let config: LossConfig =
+            weince::config::parse(yaml(kind), kind, &[]).expect("a configuration of the benchmark");
         Loss::new(&config, Layout::TwoView).expect("a configuration of the benchmark")
     };
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

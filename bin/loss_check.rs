@@ -81,8 +81,7 @@ fn body() -> anyhow::Result<()> {
         LayoutArg::OneWay => Layout::OneWay,
     };
     let embeddings = Embeddings::read(&args.embeddings)?;
-    let checked =
-        check(&embeddings, &config, layout).with_context(|| format!("{}", args.embeddings.display()))?;
+    let checked = check(&embeddings, &config, layout).with_context(|| format!("{}", args.embeddings.display()))?;
     if let Some(out) = &args.out {
         checked.write(out)?;
         let left_out = checked.left_out();

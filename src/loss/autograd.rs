@@ -80,7 +80,7 @@ impl Frozen {
         let eps = self.plan.cap.eps;
         let mut sum = similarity * 0.0;
         if let Some(slope) = &term.slope {
-            sum = sum + slope * similarity;
+            sum += slope * similarity;
         }
         if let Some(power) = &term.power {
             let shortfall: Tensor = 1.0 - similarity;
@@ -88,7 +88,7 @@ impl Frozen {
                 Floor::Clamp => shortfall.clamp_min(eps),
                 Floor::Shift => shortfall.clamp_min(0.0) + eps,
             };
-            sum = sum - power * floored.log();
+            sum -= power * floored.log();
         }
         sum
     }

@@ -10,7 +10,7 @@
 //! Embeddings of any floating-point kind; half precision and float32 are computed in float32, float64 in float64. WEINCE
 //! and the reference take the similarity product in float64 even then, because `1 - s` of a near pair is lost in float32.
 //! The gradient with respect to the embeddings has a closed form: it is computed together with the value, without a graph,
-//! in memory of O(N^2). The device is never waited for.
+//! in memory of O(N^2), by blocks of rows. The device is never waited for.
 //!
 //! # Paper and reference
 //! `kind: weince` and `kind: reference` with `policy: tlambda_select` differ in this:
@@ -161,9 +161,7 @@ impl Loss {
         let gradients = evaluated.gradient.map(|g| pairs.pull_back(g, product)).transpose()?;
         drop(guard);
         let loss = match gradients {
-            Some((g_i, g_j)) => {
-                known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?
-            }
+            Some((g_i, g_j)) => known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?,
             None => value,
         };
         Ok(LossOutput { loss, diagnostics: plan.diagnostics })

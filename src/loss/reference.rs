@@ -184,8 +184,7 @@ impl Reference {
                         ((pivot - rho.log()) * config.gate_scale).sigmoid() * open
                     }
                 };
-                let terms =
-                    vec![full(Some((1.0 - &lambda) / config.temperature), Some(&lambda * &batch.beta), None)];
+                let terms = vec![full(Some((1.0 - &lambda) / config.temperature), Some(&lambda * &batch.beta), None)];
                 diagnostics.lambda = Some(anchors(&lambda));
                 terms
             }
@@ -210,7 +209,8 @@ impl Reference {
         diagnostics: &mut Diagnostics,
     ) -> Vec<Term> {
         let config = &self.config;
-        let pivot = if fit.n < 2 { tail::lower_median(rho) } else { tail::pivot(Pivot::Quantile(config.select_q), rho) };
+        let pivot =
+            if fit.n < 2 { tail::lower_median(rho) } else { tail::pivot(Pivot::Quantile(config.select_q), rho) };
         let signals = match select {
             Selection::HardLosses => Signals::Both,
             Selection::SoftLosses(signals) | Selection::Logits(signals) => signals,

@@ -208,7 +208,7 @@ impl Rows {
     fn evaluate(&self, terms: &[Term], block: &Block) -> Result<Tensor> {
         // A multiple of the input, so that what is not finite shows even where there is no negative.
         let mut loss = &self.positive * 0.0;
-        let mut positive = loss.shallow_clone();
+        let mut positive = loss.copy();
         let mut written = false;
         // Lists come last: they are added to the gradient of the full terms.
         let (full, lists): (Vec<_>, Vec<_>) = terms.iter().partition(|t| matches!(t.candidates, Candidates::All));
@@ -220,8 +220,8 @@ impl Rows {
                 Candidates::All => self.all(term, block, &mut written)?,
                 Candidates::Hardest(list) => self.among_hardest(term, list, &mut written)?,
             };
-            loss = loss + rows.loss;
-            positive = positive + rows.positive;
+            loss += rows.loss;
+            positive += rows.positive;
         }
         if let Some(gradient) = &self.gradient {
             if !written {

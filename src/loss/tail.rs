@@ -150,7 +150,8 @@ fn likelihood_evidence(tail: &Tensor) -> Tensor {
     let others = (k - 1).max(1) as f64;
     let ratios = log_ratios(tail).clamp_min(LEAST_SQUARES);
     let exponent = ratios.reciprocal() * others;
-    let mean = ((&last - tail).sum_dim_intlist([1i64].as_slice(), true, Kind::Double) / others).clamp_min(LEAST_SQUARES);
+    let mean =
+        ((&last - tail).sum_dim_intlist([1i64].as_slice(), true, Kind::Double) / others).clamp_min(LEAST_SQUARES);
     let weibull = (exponent.log() - last.log()) * others - (exponent - 1.0) * ratios;
     let exponential = (mean.log() + 1.0) * -others;
     (weibull - exponential) * 2.0

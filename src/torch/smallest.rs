@@ -27,7 +27,8 @@ macro_rules! number {
             #[inline(always)]
             fn key(self) -> $key {
                 // Two's complement order for positive numbers, reversed for negative ones: IEEE 754's total order.
-                let bits = self.to_bits();
+                // The sum makes -0 equal to 0.
+                let bits = (self + 0.0).to_bits();
                 bits ^ ((((bits as $signed) >> ($bits - 1)) as $key) | (1 << ($bits - 1)))
             }
             #[inline(always)]
@@ -172,11 +173,12 @@ mod tests {
 
     #[test]
     fn keys_keep_order_and_value() {
-        let numbers = [f32::NEG_INFINITY, -2.5, -1e-30, -0.0, 0.0, 1e-30, 1.0, 2.5, f32::INFINITY];
+        let numbers = [f32::NEG_INFINITY, -2.5, -1e-30, 0.0, 1e-30, 1.0, 2.5, f32::INFINITY];
         for pair in numbers.windows(2) {
             assert!(pair[0].key() < pair[1].key());
             assert!((pair[0] as f64).key() < (pair[1] as f64).key());
         }
+        assert_eq!((-0.0f32).key(), 0.0f32.key());
         for x in numbers {
             assert_eq!(f32::value(x.key()).to_bits(), x.to_bits());
             assert_eq!(f64::unpair((x as f64).pair(7)), (x as f64, 7));

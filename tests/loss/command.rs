@@ -57,7 +57,14 @@ fn prints_the_golden_loss_and_writes_its_gradient() {
     assert_eq!(json["config"]["gate"]["margin"], 40.0);
 
     let written = tensors(&out);
-    for (name, golden_name) in [("grad_z_i", "grad_i"), ("grad_z_j", "grad_j"), ("lambda", "lam"), ("beta", "beta_i"), ("rho", "rho"), ("delta_aic", "dAIC")] {
+    for (name, golden_name) in [
+        ("grad_z_i", "grad_i"),
+        ("grad_z_j", "grad_j"),
+        ("lambda", "lam"),
+        ("beta", "beta_i"),
+        ("rho", "rho"),
+        ("delta_aic", "dAIC"),
+    ] {
         let (found, expected) = (&written[name], &file[&format!("{variant}/{golden_name}")]);
         assert_eq!(found.kind(), Kind::Double);
         assert!(relative(&[found.shallow_clone()], &[expected.shallow_clone()]) < 1e-7, "{name}");
@@ -107,13 +114,18 @@ fn wrong_input_has_its_exit_code_and_overwrites_nothing() {
     let bytes = std::fs::read(&good).unwrap();
     std::fs::write(path("cut.safetensors"), &bytes[..bytes.len() / 2]).unwrap();
     std::fs::write(path("empty.safetensors"), []).unwrap();
-    std::fs::write(path("foreign.safetensors"), b"PK\x03\x04 this is something else, long enough to hold a length").unwrap();
+    std::fs::write(path("foreign.safetensors"), b"PK\x03\x04 this is something else, long enough to hold a length")
+        .unwrap();
     save(folder.path(), "names.safetensors", &[("a", &z_i), ("z_j", &z_j)]);
     save(folder.path(), "shapes.safetensors", &[("z_i", &z_i), ("z_j", &z_j.narrow(0, 0, 4).copy())]);
     save(folder.path(), "kinds.safetensors", &[("z_i", &z_i), ("z_j", &z_j.to_kind(Kind::Float))]);
     save(folder.path(), "whole.safetensors", &[("z_i", &z_i.to_kind(Kind::Int64)), ("z_j", &z_j.to_kind(Kind::Int64))]);
     save(folder.path(), "vector.safetensors", &[("z_i", &z_i.view([-1])), ("z_j", &z_j.view([-1]))]);
-    save(folder.path(), "one.safetensors", &[("z_i", &z_i.narrow(0, 0, 1).copy()), ("z_j", &z_j.narrow(0, 0, 1).copy())]);
+    save(
+        folder.path(),
+        "one.safetensors",
+        &[("z_i", &z_i.narrow(0, 0, 1).copy()), ("z_j", &z_j.narrow(0, 0, 1).copy())],
+    );
     let nan = z_i.copy();
     let _ = nan.get(4).get(2).fill_(f64::NAN);
     save(folder.path(), "nan.safetensors", &[("z_i", &nan), ("z_j", &z_j)]);
@@ -146,8 +158,11 @@ fn wrong_input_has_its_exit_code_and_overwrites_nothing() {
     for (file, more, code, part) in cases {
         let mut arguments = vec!["--embeddings", file, "--out", "out.safetensors"];
         arguments.extend(more);
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_loss-check")).args(&arguments).current_dir(folder.path()).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_loss-check"))
+            .args(&arguments)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{file} {more:?}: {error}");
         assert!(error.contains(part), "{file} {more:?}: {error}");

@@ -54,15 +54,15 @@ impl Ledger {
     fn loss(&mut self, case: &str, found: f64, expected: f64, relative: f64, absolute: f64) {
         self.checked += 1;
         let allowed = relative * expected.abs() + absolute;
-        // Written so that NaN fails.
-        if !((found - expected).abs() <= allowed) {
+        let difference = (found - expected).abs();
+        if difference.is_nan() || difference > allowed {
             self.wrong.push(format!("{case}: loss {found}, expected {expected}"));
         }
     }
 
     fn within(&mut self, case: &str, error: f64, tolerance: f64) {
         self.checked += 1;
-        if !(error <= tolerance) {
+        if error.is_nan() || error > tolerance {
             self.wrong.push(format!("{case}: error {error:.2e}, tolerance {tolerance:.0e}"));
         }
     }
@@ -81,7 +81,9 @@ fn grads(file: &HashMap<String, Tensor>, prefix: &str) -> [Tensor; 2] {
 fn statistics(outcome: &Outcome) -> Vec<(&'static str, Tensor)> {
     let d = &outcome.diagnostics;
     let mut all = vec![("rho", d.rho.shallow_clone())];
-    for (name, t) in [("lam", &d.lambda), ("dAIC", &d.delta_aic), ("beta_i", &d.beta), ("R2", &d.r2), ("beta_hat", &d.slope)] {
+    for (name, t) in
+        [("lam", &d.lambda), ("dAIC", &d.delta_aic), ("beta_i", &d.beta), ("R2", &d.r2), ("beta_hat", &d.slope)]
+    {
         if let Some(t) = t {
             all.push((name, t.shallow_clone()));
         }
@@ -90,7 +92,13 @@ fn statistics(outcome: &Outcome) -> Vec<(&'static str, Tensor)> {
 }
 
 /// Statistics in float64: rounding of the sums is amplified by the logarithm of a small residual, hence 1e-7.
-fn compare_statistics(ledger: &mut Ledger, case: &str, outcome: &Outcome, file: &HashMap<String, Tensor>, prefix: &str) {
+fn compare_statistics(
+    ledger: &mut Ledger,
+    case: &str,
+    outcome: &Outcome,
+    file: &HashMap<String, Tensor>,
+    prefix: &str,
+) {
     for (name, found) in statistics(outcome) {
         if let Some(expected) = file.get(&format!("{prefix}/{name}")) {
             let error = relative(&[found], &[expected.shallow_clone()]);
@@ -301,10 +309,16 @@ fn the_moving_average_over_six_batches() {
             };
             ledger.loss(&name, outcome.loss, value("loss_f64"), relative_loss, absolute);
             if !case["tie"].as_bool().unwrap() {
-                ledger.within(&format!("{name} grad"), relative(&outcome.grads, &grads(&file, &format!("step{step}"))), grad);
+                ledger.within(
+                    &format!("{name} grad"),
+                    relative(&outcome.grads, &grads(&file, &format!("step{step}"))),
+                    grad,
+                );
             }
             let d = &outcome.diagnostics;
-            for (key, found) in [("beta_t_f64", &d.batch_beta), ("beta_hat_f64", &d.batch_slope), ("R2_f64", &d.batch_r2)] {
+            for (key, found) in
+                [("beta_t_f64", &d.batch_beta), ("beta_hat_f64", &d.batch_slope), ("R2_f64", &d.batch_r2)]
+            {
                 let found = found.as_ref().unwrap().double_value(&[]);
                 ledger.loss(&format!("{name} {key}"), found, value(key), beta, 0.0);
             }

@@ -21,7 +21,9 @@ fn defaults_are_the_papers() {
                    margin: 2.0, kappa_aic: 1.0, pivot: {quantile: 0.2}, kappa_rho: 10.0}, beta: {kind: slope, min: 0.5, \
                    max: 16.0, fallback: 4.0}, floor: clamp, eps: 1.0e-6}";
     assert_eq!(config(written), LossConfig::Weince(WeinceConfig::default()));
-    let LossConfig::Weince(c) = config("{kind: weince, gate: {pivot: {absolute: 0.05}}, beta: {max: 8.0}}") else { panic!() };
+    let LossConfig::Weince(c) = config("{kind: weince, gate: {pivot: {absolute: 0.05}}, beta: {max: 8.0}}") else {
+        panic!()
+    };
     assert_eq!(c.gate.pivot, Pivot::Absolute(0.05));
     assert!(matches!(c.beta, BetaConfig::Slope(b) if b.max == 8.0 && b.min == 0.5));
 }
@@ -61,7 +63,10 @@ fn values_out_of_range_name_key_value_and_range() {
         ("{kind: reference, select_tail_frac: 1.5}", "loss.select_tail_frac"),
     ] {
         let error = refused(yaml);
-        assert!(error.contains(key) && error.contains("expected a value in") && error.contains("found"), "{yaml}: {error}");
+        assert!(
+            error.contains(key) && error.contains("expected a value in") && error.contains("found"),
+            "{yaml}: {error}"
+        );
     }
 }
 
@@ -137,10 +142,15 @@ fn non_finite_rows_are_named() {
     let error = Loss::check_finite(&bad, &worse).unwrap_err();
     assert_eq!(error.exit_code(), 3);
     let text = error.to_string();
-    assert!(text.contains("2 of 30 rows of z_i") && text.contains("7, 29") && text.contains("all 30 rows of z_j"), "{text}");
+    assert!(
+        text.contains("2 of 30 rows of z_i") && text.contains("7, 29") && text.contains("all 30 rows of z_j"),
+        "{text}"
+    );
     for yaml in ["{kind: infonce}", "{kind: weince}", "{kind: reference, policy: tlambda_select}"] {
         let mut loss = Loss::new(&config(yaml), Layout::TwoView).unwrap();
-        assert!(loss.forward(&bad.to_kind(Kind::Float), &z.to_kind(Kind::Float)).unwrap().loss.double_value(&[]).is_nan());
+        assert!(
+            loss.forward(&bad.to_kind(Kind::Float), &z.to_kind(Kind::Float)).unwrap().loss.double_value(&[]).is_nan()
+        );
     }
 }
 

@@ -78,7 +78,8 @@ fn half_precision_is_computed_in_float32() {
                 let (z_i, z_j) = batch(geometry, 16, 8, 4);
                 let (h_i, h_j) = (z_i.to_kind(half), z_j.to_kind(half));
                 let narrow = run_new(&config(yaml), Layout::TwoView, &h_i, &h_j);
-                let wide = run_new(&config(yaml), Layout::TwoView, &h_i.to_kind(Kind::Float), &h_j.to_kind(Kind::Float));
+                let wide =
+                    run_new(&config(yaml), Layout::TwoView, &h_i.to_kind(Kind::Float), &h_j.to_kind(Kind::Float));
                 assert_eq!(narrow.loss, wide.loss, "{yaml} {geometry:?}");
                 for (narrow, wide) in narrow.grads.iter().zip(&wide.grads) {
                     assert!(narrow.equal(&wide.to_kind(half).to_kind(Kind::Double)), "{yaml} {geometry:?}");
@@ -89,8 +90,7 @@ fn half_precision_is_computed_in_float32() {
     let output = |kind| {
         let (z_i, z_j) = batch(Geometry::Random, 4, 8, 4);
         let leaf = z_i.to_kind(kind).set_requires_grad(true);
-        let output =
-            Loss::new(&config(KINDS[1]), Layout::TwoView).unwrap().forward(&leaf, &z_j.to_kind(kind)).unwrap();
+        let output = Loss::new(&config(KINDS[1]), Layout::TwoView).unwrap().forward(&leaf, &z_j.to_kind(kind)).unwrap();
         output.loss.backward();
         (output.loss.kind(), leaf.grad().kind())
     };
@@ -111,7 +111,8 @@ fn norms_of_any_size_and_zero_rows() {
         for (row, scale) in [1e37, 1e20, 1e-7, 1e-4].into_iter().enumerate() {
             let _ = scales.get(row as i64).fill_(scale);
         }
-        let extreme = run_new(&config(yaml), Layout::TwoView, &(&z_i * &scales).to_kind(Kind::Float), &z_j.to_kind(Kind::Float));
+        let extreme =
+            run_new(&config(yaml), Layout::TwoView, &(&z_i * &scales).to_kind(Kind::Float), &z_j.to_kind(Kind::Float));
         assert!((extreme.loss / plain.loss - 1.0).abs() < 1e-6, "{yaml}: {} {}", extreme.loss, plain.loss);
         assert!(relative(&[&extreme.grads[0] * &scales], &[plain.grads[0].shallow_clone()]) < 1e-4, "{yaml}");
 
@@ -188,7 +189,9 @@ fn the_smallest_batches() {
         let (z_i, z_j) = batch(Geometry::Random, 1, 8, 8);
         let (z_i, z_j) = (z_i.to_kind(kind), z_j.to_kind(kind));
         for layout in LAYOUTS {
-            for yaml in ["{kind: infonce}", "{kind: reference}", "{kind: reference, policy: weibit, auto_weib_beta: true}"] {
+            for yaml in
+                ["{kind: infonce}", "{kind: reference}", "{kind: reference, policy: weibit, auto_weib_beta: true}"]
+            {
                 let outcome = run_new(&config(yaml), layout, &z_i, &z_j);
                 assert_eq!(outcome.loss, 0.0, "{yaml}");
                 assert!(outcome.grads.iter().all(|g| g.abs().max().double_value(&[]) == 0.0), "{yaml}");
@@ -232,7 +235,8 @@ fn paper_and_reference_differ_as_the_table_says() {
     assert!(on.loss > theirs.loss);
     // A list longer than the negatives holds one entry that is none: with exponent 1/2 it shows.
     let list = |m: u32| {
-        let yaml = format!("{{kind: reference, use_weib_topm: true, weib_lambda: 1.0, weib_beta: 0.5, weib_top_m: {m}}}");
+        let yaml =
+            format!("{{kind: reference, use_weib_topm: true, weib_lambda: 1.0, weib_beta: 0.5, weib_top_m: {m}}}");
         outcome(&yaml).loss
     };
     assert!(list(47) > list(46) && list(50) == list(47));
@@ -248,7 +252,8 @@ fn paper_and_reference_differ_as_the_table_says() {
 /// The calibrated gate closes where there is no endpoint, the published one does not (isotropic directions).
 #[test]
 fn the_calibrated_configuration_closes_its_gate() {
-    let text = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/loss/calibrated.yaml"));
+    let text =
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/loss/calibrated.yaml"));
     let tree: serde_yaml::Value = serde_yaml::from_str(&text.unwrap()).unwrap();
     let calibrated = serde_yaml::from_value(tree["loss"].clone()).unwrap();
     tch::manual_seed(0);
