@@ -22,7 +22,7 @@ use tch::{Device, Kind, Tensor};
 const LANES: i64 = 12;
 /// Relative distance of the objective from its minimum that a fit guarantees, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-7;
-const SWEEP_GAP: f64 = 1e-5;
+const SWEEP_GAP: f64 = 1e-3;
 /// The same for fits that only lead to the next.
 const WAY_GAP: f64 = 1e-2;
 const MOST_ITERATIONS: usize = 1000;
@@ -65,7 +65,7 @@ pub struct Candidate {
     pub val_loss: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the objective is within a relative 1e-5 of its minimum.
+    /// Whether the objective is within a relative 1e-3 of its minimum.
     pub converged: bool,
 }
 
