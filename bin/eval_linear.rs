@@ -80,6 +80,10 @@ impl Args {
 
 fn protocol(config: &LinearConfig) -> anyhow::Result<Value> {
     let mut protocol = serde_json::to_value(config)?;
+    if matches!(config, LinearConfig::Lbfgs(_)) {
+        protocol["sweep"] =
+            json!("from the strongest l2; ends after two less accurate ones, the second with a higher val loss");
+    }
     protocol["split"] = json!("stratified by class, drawn from the seed");
     protocol["features"] = match config {
         LinearConfig::Lbfgs(_) => json!("standardised: mean 0, standard deviation 1 on the samples fitted"),

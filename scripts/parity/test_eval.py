@@ -107,7 +107,7 @@ def test_the_probe_agrees_with_sklearn_at_the_chosen_penalty(data):
     *arrays, files = data
     got = json.loads(run("eval-linear", *files, "--json").stdout)
     compare_with_sklearn(got, *arrays)
-    assert 0 < got["val_accuracy"] <= 1 and len(got["outcomes"][0]["sweep"]) == 7
+    assert 0 < got["val_accuracy"] <= 1 and 3 <= len(got["outcomes"][0]["sweep"]) <= 7
 
 
 @pytest.mark.parametrize("l2", ["1", "1e-3", "1e-6"])

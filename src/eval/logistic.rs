@@ -22,7 +22,7 @@ use tch::{Device, Kind, Tensor};
 const LANES: i64 = 12;
 /// Relative distance of the objective from its minimum that a fit guarantees, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-7;
-const SWEEP_GAP: f64 = 1e-5;
+const SWEEP_GAP: f64 = 1e-3;
 /// The same for fits that only lead to the next.
 const WAY_GAP: f64 = 1e-2;
 const MOST_ITERATIONS: usize = 1000;
@@ -65,13 +65,15 @@ pub struct Candidate {
     pub val_loss: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the objective is within a relative 1e-5 of its minimum.
+    /// Whether the objective is within a relative 1e-3 of its minimum.
     pub converged: bool,
 }
 
 /// Chooses the penalty on the validation part, then fits it on everything.
 ///
-/// The best validation accuracy wins; among equals the lowest validation loss, then the strongest penalty.
+/// Penalties are tried from the strongest; the sweep ends early after two that are less accurate than an earlier one where
+/// the second has a higher loss too. The best validation accuracy wins; among equals the lowest validation loss, then the
+/// strongest penalty.
 pub(super) fn fit(
     config: &LbfgsConfig,
     task: &Task,
@@ -101,6 +103,9 @@ pub(super) fn fit(
             }
             minimum = Some(next);
             progress(sweep.len() as u64, steps);
+            if past_the_best(&sweep) {
+                break;
+            }
         }
     }
     let better = |a: &&Candidate, b: &&Candidate| {
@@ -124,6 +129,14 @@ pub(super) fn fit(
         sweep,
     };
     Ok((problem.classifier(&minimum.x)?, val_accuracy, Fit::Lbfgs(Box::new(fit))))
+}
+
+/// Whether the last two penalties are less accurate than an earlier one and the last has a higher loss too: weaker ones,
+/// which take by far the most steps, will not be chosen.
+fn past_the_best(sweep: &[Candidate]) -> bool {
+    let Some((earlier, last)) = sweep.split_last_chunk::<2>() else { return false };
+    let less_accurate = |e: &Candidate| last.iter().all(|l| l.val_accuracy < e.val_accuracy);
+    earlier.iter().any(|e| less_accurate(e) && last[1].val_loss > e.val_loss)
 }
 
 /// Standardised samples in blocks, with a last column of ones for the bias.
