@@ -5,6 +5,8 @@
 # SEEDS="0 1 2" runs other seeds. What is finished is kept: run it again to go on after an interruption.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# OpenMP threads that spin while they wait take the processor from the loader's threads and from other processes.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 SEEDS=${SEEDS:-0 1}
 OUT=runs/demo
 banner() { printf '\n== %s\n' "$*"; }

@@ -2,6 +2,8 @@
 # Sets everything up and runs every test: format, lints, Rust, documentation, Python. One cargo profile: release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# OpenMP threads that spin while they wait take the processor from the loader's threads and from other processes.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 scripts/setup.sh
 banner() { printf '\n== %s\n' "$*"; }
 

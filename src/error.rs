@@ -44,7 +44,7 @@ pub enum Error {
     #[error("LibTorch: {0}")]
     Bridge(String),
     /// An error from tch, with LibTorch's text.
-    #[error("LibTorch: {0}")]
+    #[error("LibTorch: {}", without_frames(.0))]
     Torch(#[from] tch::TchError),
 }
 
@@ -68,5 +68,27 @@ impl Error {
             Error::Interrupted(_) => 130,
             _ => 1,
         }
+    }
+}
+
+/// LibTorch's text without the C++ stack frames that it appends.
+fn without_frames(error: &tch::TchError) -> String {
+    let text = match error {
+        tch::TchError::Torch(text) => text.clone(),
+        other => other.to_string(),
+    };
+    text.split("\nException raised from").next().unwrap_or_default().trim_end().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn libtorch_errors_are_its_sentence_alone() {
+        let t = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
+        let text = Error::from(t.f_matmul(&t).unwrap_err()).to_string();
+        assert!(text.contains("2x3") && text.lines().count() == 1, "{text}");
     }
 }

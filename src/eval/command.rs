@@ -60,7 +60,9 @@ impl CommonArgs {
 
     fn source(&self) -> Result<Source> {
         match (&self.run, &self.train_features, &self.test_features) {
-            (Some(folder), None, None) => Ok(Source::Run { folder: folder.clone(), checkpoint: self.checkpoint.clone() }),
+            (Some(folder), None, None) => {
+                Ok(Source::Run { folder: folder.clone(), checkpoint: self.checkpoint.clone() })
+            }
             (None, Some(train), Some(test)) => Ok(Source::Files { train: train.clone(), test: test.clone() }),
             _ => Err(Error::Config("give either --run, or both --train-features and --test-features".into())),
         }

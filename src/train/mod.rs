@@ -28,7 +28,7 @@ fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, re
         let packed = plan.stepper.step(&view_1?, &view_2?, lr)?;
         step += 1;
 
-        let epoch_ends = step % plan.steps_per_epoch == 0;
+        let epoch_ends = step.is_multiple_of(plan.steps_per_epoch);
         let stopping = stop.load(Ordering::Relaxed);
         let mut broken = recorder.push(step, epoch, lr, packed, batch.indices, loader.waited())?;
         if broken.is_none() && (epoch_ends || stopping) {

@@ -131,7 +131,7 @@ impl Recorder {
                 return Ok(Some(Broken { step: p.step, epoch: p.epoch, indices: p.indices, scalars }));
             }
             self.steps_since += 1;
-            if p.step % self.log_every == 0 || p.step == self.total {
+            if p.step.is_multiple_of(self.log_every) || p.step == self.total {
                 self.write(p.step, p.epoch, p.lr, &scalars, waited)?;
             }
             self.bar.set_position(p.step);

@@ -112,7 +112,7 @@ impl Plan {
     }
 
     pub(super) fn checkpoint_due(&self, epochs_done: u64) -> bool {
-        epochs_done % self.config.train.checkpoint_every == 0 || epochs_done == self.config.train.epochs
+        epochs_done.is_multiple_of(self.config.train.checkpoint_every) || epochs_done == self.config.train.epochs
     }
 
     pub(super) fn end_of_epoch(&self, epochs_done: u64, step: u64, recorder: &mut Recorder) -> Result<()> {
@@ -121,7 +121,7 @@ impl Plan {
             line += &format!("  loss {loss:.4}");
         }
         let every = self.config.eval.knn_every;
-        if let Some(test) = self.test_images.as_ref().filter(|_| epochs_done % every == 0) {
+        if let Some(test) = self.test_images.as_ref().filter(|_| epochs_done.is_multiple_of(every)) {
             let features = |set: &ImageSet, name| {
                 features_of(self.stepper.model.encoder.as_ref(), &self.config, set, self.device, name)
             };
