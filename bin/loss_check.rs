@@ -45,32 +45,47 @@ enum LayoutArg {
     OneWay,
 }
 
-/// The one key that matters here.
+/// The one key of a run's configuration that matters here.
 #[derive(Deserialize)]
 struct Run {
     loss: Option<LossConfig>,
-    policy: Option<serde_yaml::Value>,
 }
 
+/// Reads the loss from a run's configuration, from a mapping with `kind` at its top, or from the authors' own file.
 fn loss_config(file: Option<&Path>, sets: &[String]) -> Result<LossConfig> {
-    let (origin, text) = match file {
-        None => ("--set".to_string(), String::new()),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| Error::Config(format!("{}: cannot read the configuration: {e}", path.display())))?;
-            (path.display().to_string(), text)
-        }
-    };
-    let run: Run = weince::config::parse(&text, &origin, sets)?;
-    match (run.loss, run.policy) {
-        (Some(loss), _) => Ok(loss),
-        (None, Some(_)) => ReferenceConfig::from_authors_file(&text, &origin).map(LossConfig::Reference),
-        (None, None) if file.is_none() => Ok(LossConfig::default()),
-        (None, None) => Err(Error::Config(format!(
-            "{origin}: expected a key `loss`, as in `loss: {{kind: weince}}`, or the reference's own configuration with a \
-             key `policy`; found neither"
-        ))),
+    if let Some(other) = sets.iter().find(|s| !s.starts_with("loss.") && !s.starts_with("loss=")) {
+        return Err(Error::Config(format!("--set {other}: only the loss is read here; write it as loss.KEY=VALUE")));
     }
+    let Some(path) = file else {
+        let run: Run = weince::config::parse("", "--set", sets)?;
+        return Ok(run.loss.unwrap_or_default());
+    };
+    let origin = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Error::Config(format!("{origin}: cannot read the configuration: {e}")))?;
+    let tree: serde_yaml::Value = weince::config::parse(&text, &origin, &[])?;
+    if tree.get("loss").is_some() {
+        let run: Run = weince::config::parse(&text, &origin, sets)?;
+        return Ok(run.loss.unwrap_or_default());
+    }
+    if tree.get("kind").is_some() {
+        let wrapped = serde_yaml::Mapping::from_iter([("loss".into(), tree)]);
+        let text = serde_yaml::to_string(&wrapped).map_err(|e| Error::Config(format!("{origin}: {e}")))?;
+        let run: Run = weince::config::parse(&text, &origin, sets)?;
+        return Ok(run.loss.unwrap_or_default());
+    }
+    if tree.get("policy").is_some() {
+        if let Some(set) = sets.first() {
+            return Err(Error::Config(format!(
+                "--set {set}: {origin} is the reference's own configuration, which has no key `loss`; change the file instead"
+            )));
+        }
+        return ReferenceConfig::from_authors_file(&text, &origin).map(LossConfig::Reference);
+    }
+    Err(Error::Config(format!(
+        "{origin}: expected a key `loss`, as in `loss: {{kind: weince}}`, or a loss itself with its `kind`, or the \
+         reference's own configuration with a key `policy`; found none of them"
+    )))
 }
 
 fn body() -> anyhow::Result<()> {

@@ -1,11 +1,10 @@
 //! The run folder: one folder holds all that a run was told, did and left.
 
-use crate::checkpoint::write_atomically;
+use crate::checkpoint::write_bytes;
 use crate::error::{Error, Result};
 use crate::machine::Cpu;
 use crate::{device, torch};
 use serde::Serialize;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use tch::Device;
 
@@ -101,14 +100,6 @@ impl RunFolder {
         self.root.join("results")
     }
 
-    /// Writes a text file beside its place and renames it there.
-    ///
-    /// # Errors
-    /// What the system refuses.
-    pub fn write(&self, path: &Path, text: &str) -> Result<()> {
-        write_atomically(path, |out| out.write_all(text.as_bytes()).map_err(Error::io(path, "cannot write")))
-    }
-
     /// Records where a run takes place: versions, processor, threads, device, command line.
     ///
     /// # Errors
@@ -127,7 +118,7 @@ impl RunFolder {
         };
         let text =
             serde_json::to_string_pretty(&environment).map_err(|e| Error::Input(format!("environment.json: {e}")))?;
-        self.write(&self.environment(), &(text + "\n"))
+        write_bytes(&self.environment(), text + "\n")
     }
 }
 

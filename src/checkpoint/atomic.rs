@@ -25,6 +25,14 @@ pub fn write_atomically(path: &Path, body: impl FnOnce(&mut BufWriter<File>) -> 
     written
 }
 
+/// [`write_atomically`] for content that is at hand.
+///
+/// # Errors
+/// What the operating system refuses.
+pub fn write_bytes(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    write_atomically(path, |out| out.write_all(bytes.as_ref()).map_err(Error::io(path, "cannot write")))
+}
+
 /// One name a target, so that a killed run leaves one such file at most, and the next one overwrites it.
 fn unfinished(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {

@@ -9,7 +9,7 @@ pub mod torch_file;
 mod value;
 mod zip;
 
-pub use atomic::write_atomically;
+pub use atomic::{write_atomically, write_bytes};
 pub use value::Value;
 
 use crate::error::Result;

@@ -1,8 +1,9 @@
 //! What the evaluation commands share: where features come from, where the result goes, and progress.
 
 use super::features::Classes;
-use super::record::{check_target, write_beside};
+use super::record::check_target;
 use super::source::{Inputs, Source};
+use crate::checkpoint::write_bytes;
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -90,7 +91,7 @@ impl CommonArgs {
             .map_err(|e| Error::Input(format!("the result cannot be written as JSON: {e}")))?;
         let name = record.get("evaluation").and_then(Value::as_str).unwrap_or("result");
         if let Some(path) = self.target(name)? {
-            write_beside(&path, format!("{text}\n").as_bytes())?;
+            write_bytes(&path, format!("{text}\n"))?;
         }
         if self.json {
             println!("{text}");

@@ -1,7 +1,7 @@
 //! Features and labels of a data set: read from safetensors files, written to them, or extracted from an encoder.
 
 use crate::error::{Error, Result};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
@@ -149,18 +149,9 @@ impl Features {
     /// # Errors
     /// What the file system refuses.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let values = Vec::<f32>::try_from(&self.features.f_flatten(0, -1)?)?;
-        let features: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let labels: Vec<u8> = self.label_values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let invalid = |e: safetensors::SafeTensorError| {
-            Error::data(path, None, format!("cannot be made a safetensors file: {e}"))
-        };
-        let views = [
-            ("features", TensorView::new(Dtype::F32, vec![self.samples(), self.dim()], &features).map_err(invalid)?),
-            ("labels", TensorView::new(Dtype::I64, vec![self.samples()], &labels).map_err(invalid)?),
-        ];
-        let bytes = safetensors::serialize(views, None).map_err(invalid)?;
-        super::record::write_beside(path, &bytes)
+        let named = [("features", &self.features), ("labels", &self.labels)];
+        let tensors = named.map(|(name, t)| (name.to_string(), t.shallow_clone()));
+        crate::checkpoint::safetensors::save(path, &tensors, &Default::default())
     }
 
     /// The features, float32 on the CPU.
@@ -281,6 +272,7 @@ pub fn extract(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use safetensors::tensor::TensorView;
 
     fn write(tensors: &[(&str, Dtype, Vec<usize>, Vec<u8>)]) -> Vec<u8> {
         let views = tensors.iter().map(|(name, dtype, shape, data)| {

@@ -21,10 +21,10 @@ use tch::{Device, Kind, Tensor};
 /// every thread count.
 const LANES: i64 = 12;
 /// Relative distance of the objective from its minimum that a fit guarantees, and that each fit of the sweep does.
-const FINAL_GAP: f64 = 1e-7;
-const SWEEP_GAP: f64 = 1e-3;
+const FINAL_GAP: f64 = 1e-5;
+const SWEEP_GAP: f64 = 1e-2;
 /// The same for fits that only lead to the next.
-const WAY_GAP: f64 = 1e-2;
+const WAY_GAP: f64 = 1e-1;
 const MOST_ITERATIONS: usize = 1000;
 /// Above this many dimensions the preconditioner would cost more than it saves, and none is used.
 const MOST_PRECONDITIONED: usize = 4096;
@@ -44,7 +44,7 @@ pub struct LbfgsFit {
     pub gradient_norm: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the objective is within a relative 1e-7 of its minimum.
+    /// Whether the objective is within a relative 1e-5 of its minimum.
     pub converged: bool,
     /// Dimensions without variance; they are centred and not scaled.
     pub constant_features: usize,
@@ -65,7 +65,7 @@ pub struct Candidate {
     pub val_loss: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the objective is within a relative 1e-3 of its minimum.
+    /// Whether the objective is within a relative 1e-2 of its minimum.
     pub converged: bool,
 }
 
@@ -210,7 +210,7 @@ impl Problem {
         let mut gradient = weight.f_zeros_like()?;
         for (x, y) in &self.blocks {
             let log_p = x.f_matmul(&weight)?.f_narrow(1, 0, classes)?.f_log_softmax(1, Kind::Double)?;
-            // 256 numbers: too few for LibTorch to split the sum among threads.
+            // A block of numbers: too few for LibTorch to split the sum among threads.
             loss = loss.f_sub(&log_p.f_gather(1, y, false)?.f_sum(Kind::Double)?)?;
             let residual = log_p.f_exp()?.f_scatter_add(1, y, &y.f_to_kind(Kind::Double)?.f_fill(-1.0)?)?;
             gradient = gradient.f_addmm(&x.f_tr()?, &residual.f_pad([0, padding], "constant", 0.0)?)?;

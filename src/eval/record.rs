@@ -55,7 +55,7 @@ pub fn spread(values: &[f64]) -> (Option<f64>, Option<f64>) {
     (Some(mean), (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt()))
 }
 
-/// Refuses a path that [`write_beside`] could not write, before the work is done.
+/// Refuses a path that no file could be written to, before the work is done.
 ///
 /// # Errors
 /// [`Error::Input`] for a folder, or a file in a folder that is not there.
@@ -74,23 +74,6 @@ pub fn check_target(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file whole or not at all: beside its place first, then renamed.
-///
-/// # Errors
-/// What the file system refuses.
-pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder_of(path).join(format!(".{name}.{}.partial", std::process::id()));
-    let written = std::fs::write(&beside, bytes)
-        .map_err(Error::io(path, "cannot write"))
-        .and_then(|()| std::fs::rename(&beside, path).map_err(Error::io(path, "cannot write")));
-    if written.is_err() {
-        // What matters is the error above; a leftover that cannot be removed does no harm.
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
-}
-
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -107,17 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn files_are_replaced_whole_and_bad_targets_are_refused() {
+    fn bad_targets_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.json");
-        write_beside(&path, b"one").unwrap();
-        write_beside(&path, b"two").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"two");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         check_target(&path).unwrap();
         check_target(Path::new("r.json")).unwrap();
         assert!(check_target(folder.path()).is_err());
         assert!(check_target(&folder.path().join("none/r.json")).unwrap_err().to_string().contains("none"));
-        assert!(write_beside(&folder.path().join("none/r.json"), b"x").is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! The loss of given embeddings, for people who check their own implementation against this one: files in, numbers out.
 
 use super::{Diagnostics, Layout, Loss};
+use crate::checkpoint;
 use crate::config::loss::LossConfig;
 use crate::error::{Error, Result};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 use std::fs;
 use std::path::Path;
 use tch::{Kind, Tensor};
@@ -195,30 +196,9 @@ impl Checked {
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut named = vec![("grad_z_i", &self.gradients.0), ("grad_z_j", &self.gradients.1)];
         named.extend(self.per_anchor().into_iter().filter_map(|(name, t)| Some((name, t?))));
-        let buffers = named
-            .into_iter()
-            .map(|(name, t)| {
-                let t = t.detach().to_kind(self.kind).contiguous();
-                let mut bytes = vec![0u8; t.numel() * self.kind.elt_size_in_bytes()];
-                t.f_copy_data_u8(&mut bytes, t.numel())?;
-                Ok((name, t.size().iter().map(|&n| n as usize).collect::<Vec<_>>(), bytes))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let dtype = if self.kind == Kind::Double { Dtype::F64 } else { Dtype::F32 };
-        let damaged = |e: safetensors::SafeTensorError| Error::data(path, None, format!("cannot be laid out: {e}"));
-        let views = buffers
-            .iter()
-            .map(|(name, shape, bytes)| Ok((*name, TensorView::new(dtype, shape.clone(), bytes)?)))
-            .collect::<std::result::Result<Vec<_>, _>>()
-            .map_err(damaged)?;
-        let bytes = safetensors::serialize(views, None).map_err(damaged)?;
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}.part", std::process::id()));
-        fs::write(&beside, bytes).map_err(Error::io(&beside, "cannot write"))?;
-        fs::rename(&beside, path).map_err(|e| {
-            let _ = fs::remove_file(&beside);
-            Error::io(path, "cannot write")(e)
-        })
+        let tensors: Vec<(String, Tensor)> =
+            named.into_iter().map(|(name, t)| (name.to_string(), t.detach().to_kind(self.kind))).collect();
+        checkpoint::safetensors::save(path, &tensors, &Default::default())
     }
 }
 

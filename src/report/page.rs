@@ -6,7 +6,8 @@ use super::figure::{Axis, BarChart, LineChart, Point, Series};
 use super::metrics::Split;
 use super::run::{FIGURES, Group, Run, comparison, differences};
 use super::table::{Format, Spread, escape, write_figure};
-use crate::error::{Error, Result};
+use crate::checkpoint::write_bytes;
+use crate::error::Result;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -57,12 +58,7 @@ const DIAGNOSTICS: [Curve; 6] = [
 /// # Errors
 /// As [`to_html`], or a failed write.
 pub fn write(groups: &[Group], path: &Path) -> Result<()> {
-    let html = to_html(groups)?;
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
-    let beside = Path::new(&beside);
-    std::fs::write(beside, html).map_err(Error::io(beside, "cannot write the report"))?;
-    std::fs::rename(beside, path).map_err(Error::io(path, "cannot put the report in its place"))
+    write_bytes(path, to_html(groups)?)
 }
 
 /// The page as text.

@@ -3,7 +3,7 @@
 use super::recorder::Recorder;
 use super::step::Stepper;
 use super::{run, state};
-use crate::checkpoint::{Value, safetensors, torch_file};
+use crate::checkpoint::{Value, safetensors, torch_file, write_bytes};
 use crate::config::augment::NormalizeConfig;
 use crate::config::eval::KnnConfig;
 use crate::config::vision::VisionConfig;
@@ -192,7 +192,7 @@ impl Plan {
         let scale = 64usize.div_ceil(rows[0][0].width).clamp(1, 3);
         let path = folder.report().join("views.png");
         let png = contact_sheet(&rows, scale)?;
-        std::fs::write(&path, png).map_err(Error::io(&path, "cannot write"))
+        write_bytes(&path, png)
     }
 
     fn reopen(&mut self, run_dir: &Path) -> Result<(RunFolder, u64)> {
@@ -212,7 +212,7 @@ impl Plan {
     }
 
     fn write_config(&self, folder: &RunFolder) -> Result<()> {
-        folder.write(&folder.config(), &self.resolved_config()?)
+        write_bytes(&folder.config(), self.resolved_config()?)
     }
 
     /// Encoder and projector, each as safetensors and as a torch.save file, under the names of torchvision and the authors.

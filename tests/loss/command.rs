@@ -131,12 +131,13 @@ fn wrong_input_has_its_exit_code_and_overwrites_nothing() {
     save(folder.path(), "nan.safetensors", &[("z_i", &nan), ("z_j", &z_j)]);
     std::fs::write(path("other.yaml"), "model: {width: 3}\n").unwrap();
     std::fs::write(path("typo.yaml"), "loss: {kind: weince, gate: {margn: 3}}\n").unwrap();
+    std::fs::write(path("policy.yaml"), "policy: pl\n").unwrap();
     std::fs::write(path("authors.yaml"), "policy: pl\nbatch_size: 3\nunheard_of: 3\n").unwrap();
     let out = path("out.safetensors");
     std::fs::write(&out, "precious").unwrap();
 
     let weince = ["--set", "loss.kind=weince"];
-    let cases: [(&str, &[&str], i32, &str); 17] = [
+    let cases: [(&str, &[&str], i32, &str); 19] = [
         ("missing.safetensors", &[], 1, "cannot read"),
         ("cut.safetensors", &[], 1, "damaged"),
         ("empty.safetensors", &[], 1, "damaged"),
@@ -154,6 +155,8 @@ fn wrong_input_has_its_exit_code_and_overwrites_nothing() {
         ("good.safetensors", &["--config", "typo.yaml"], 2, "`margin`"),
         ("good.safetensors", &["--config", "authors.yaml"], 2, "unheard_of"),
         ("good.safetensors", &["--layout", "three_view"], 2, "three_view"),
+        ("good.safetensors", &["--set", "los.kind=weince"], 2, "loss.KEY=VALUE"),
+        ("good.safetensors", &["--config", "policy.yaml", "--set", "loss.kind=weince"], 2, "no key `loss`"),
     ];
     for (file, more, code, part) in cases {
         let mut arguments = vec!["--embeddings", file, "--out", "out.safetensors"];
