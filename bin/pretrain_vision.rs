@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tch::Device;
 use weince::config::vision::VisionConfig;
+use weince::run::RunFolder;
 use weince::train::Plan;
 use weince::{cli, config, device};
 
@@ -40,8 +41,10 @@ fn main() -> ExitCode {
         let run_dir = args
             .run_dir
             .unwrap_or_else(|| PathBuf::from("runs").join(args.config.file_stem().unwrap_or(args.config.as_os_str())));
-        if !args.resume && !args.dry_run {
-            weince::train::RunFolder::refuse_existing(&run_dir)?;
+        match (args.dry_run, args.resume) {
+            (true, _) => {}
+            (false, true) => drop(RunFolder::open(&run_dir)?),
+            (false, false) => RunFolder::refuse_existing(&run_dir)?,
         }
         let device = device::parse(&args.device)?;
         if args.dry_run {

@@ -22,14 +22,14 @@ pub enum Error {
         message: String,
     },
     /// The operating system refused a file operation.
-    #[error("{}: {doing}: {source}", path.display())]
+    #[error("{}: {doing}: {cause}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What was tried, such as `cannot read`.
         doing: &'static str,
         /// The system's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// Arguments that a function cannot serve, such as tensors whose shapes do not match.
     #[error("{0}")]
@@ -52,7 +52,7 @@ impl Error {
     /// An [`Error::Io`] as a closure for `map_err`.
     pub fn io(path: impl AsRef<Path>, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.as_ref().to_path_buf();
-        move |source| Error::Io { path, doing, source }
+        move |cause| Error::Io { path, doing, cause }
     }
 
     /// An [`Error::Data`].

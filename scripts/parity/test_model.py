@@ -58,7 +58,8 @@ def test_weights_travel_both_ways(kind, stem, tmp_path):
             net.train(mode == "train")
             expected = net(images)
             gap = (features[mode] - expected).norm() / expected.norm()
-            assert gap < 1e-5, (mode, gap)
+            # Batch statistics of a deep net amplify float32 rounding: the order of sums differs with the threads of each side.
+            assert gap < (1e-5 if mode == "eval" else 1e-4), (mode, gap)
 
     # The Rust side has taken one training pass too: the files hold the same running statistics.
     for load in (

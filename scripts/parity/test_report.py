@@ -139,7 +139,7 @@ def test_wrong_folders_are_refused(runs, tmp_path):
     done = subprocess.run([BINARIES / "report", tmp_path / "none", "--out", page], capture_output=True, text=True)
     assert done.returncode == 1 and "no such run folder" in done.stderr and not page.exists()
     done = subprocess.run([BINARIES / "report", runs[0], "--out", tmp_path / "no/report.html"], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("error: ") and "cannot write the report" in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and "cannot create" in done.stderr
     assert subprocess.run([BINARIES / "report"], capture_output=True).returncode == 2
 
 

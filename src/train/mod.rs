@@ -6,10 +6,10 @@ mod state;
 mod step;
 mod vision;
 
-pub use crate::run::RunFolder;
 pub use vision::{Plan, Summary};
 
 use crate::error::{Error, Result};
+use crate::run::RunFolder;
 use recorder::{Broken, Recorder};
 use std::sync::atomic::{AtomicBool, Ordering};
 
