@@ -20,7 +20,7 @@ struct Args {
     /// Change a key of the configuration; may be given several times
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     set: Vec<String>,
-    /// The run's folder [default: runs/<name of the configuration>]
+    /// The run's folder [default: runs/NAME, NAME being that of the configuration's file]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// auto, cpu, cuda or cuda:N

@@ -21,7 +21,7 @@ impl Features {
     /// Takes features and labels after checking them: shapes, finite float32 values, labels not negative.
     ///
     /// # Shapes
-    /// `features` [n, d] of any float kind, `labels` [n] of any integer kind.
+    /// `features` [n, d] of any float kind, `labels` `[n]` of any integer kind.
     ///
     /// # Errors
     /// [`Error::Input`] for shapes and kinds, [`Error::NonFinite`] for values, naming the first row.
@@ -73,7 +73,7 @@ impl Features {
         Ok(Features { features, labels, label_values: values })
     }
 
-    /// Reads the keys `features` ([n, d], F16, BF16, F32 or F64) and `labels` ([n], I64, I32 or U8) of a safetensors file.
+    /// Reads the keys `features` ([n, d], F16, BF16, F32 or F64) and `labels` (`[n]`, I64, I32 or U8) of a safetensors file.
     ///
     /// # Errors
     /// An unreadable file, one that is no safetensors, missing keys, and what [`Features::new`] refuses; each names the file.
@@ -165,7 +165,7 @@ impl Features {
     /// The labels, int64 on the CPU.
     ///
     /// # Shapes
-    /// [n]
+    /// `[n]`
     pub fn labels(&self) -> &Tensor {
         &self.labels
     }
@@ -236,7 +236,7 @@ impl Classes {
 /// number of samples done.
 ///
 /// # Shapes
-/// A batch is images [b, ...] and labels [b]; `encode` gives [b, d]. b may differ from batch to batch.
+/// A batch is images [b, ...] and labels `[b]`; `encode` gives [b, d]. b may differ from batch to batch.
 ///
 /// # Errors
 /// What the batches and the encoder report; features that are not [b, d] or not finite; no batch at all.

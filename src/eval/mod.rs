@@ -1,7 +1,7 @@
 //! What frozen features are worth: linear probes and nearest neighbours, with results that record how they were made.
 //!
 //! An evaluation takes [`Features`] (read from files, or extracted from an encoder), gives plain numbers, and its command
-//! wraps them in a [`record::Record`]. To add one: a module here, a binary in `bin/` that calls it.
+//! wraps them in a record (see [`record::record`]). To add one: a module here, a binary in `bin/` that calls it.
 
 pub mod adam;
 pub mod command;

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 /// Statistics of one batch, on its device and without gradient; reading them is what synchronises.
 ///
 /// # Shapes
-/// Per-anchor tensors are float64 [A], A = 2N with two views (view i first) and N one way. What a loss has no meaning for
+/// Per-anchor tensors are float64 `[A]`, A = 2N with two views (view i first) and N one way. What a loss has no meaning for
 /// is none.
 #[derive(Debug)]
 pub struct Diagnostics {
