@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole way once, on real images: set-up, Fashion-MNIST, a small ResNet-18 pretrained with InfoNCE and with WEINCE
 # under the same seeds, linear probe and kNN on all 10,000 test images, a table and a page with pictures.
-#   scripts/demo.sh          about 12 minutes on 2 cores after the downloads
+#   scripts/demo.sh          about a quarter of an hour on 2 cores after the downloads and the build
 # SEEDS="0 1 2" runs other seeds. What is finished is kept: run it again to go on after an interruption.
 set -euo pipefail
 cd "$(dirname "$0")/.."
