@@ -227,7 +227,8 @@ mod tests {
         for i in 0..4 {
             let one = net.forward(&x.narrow(0, i, 1), false).unwrap();
             let gap = (one.get(0) - whole.get(i)).abs().max().double_value(&[]);
-            assert!(gap < 1e-6, "{gap}");
+            // Convolutions sum in another order for another batch: some tens of float32 roundings of the largest value.
+            assert!(gap < 1e-5 * whole.abs().max().double_value(&[]).max(1.0), "{gap}");
         }
         assert!(net.store().state_dict().iter().zip(&before).all(|((_, now), then)| now == then));
     }
