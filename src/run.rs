@@ -95,6 +95,10 @@ impl RunFolder {
     pub fn report(&self) -> PathBuf {
         self.root.join("report")
     }
+    /// The encoder's features of a part of the images, kept from one evaluation to the next.
+    pub fn features(&self, split: &str) -> PathBuf {
+        self.results().join(format!("features_{split}.safetensors"))
+    }
     /// What the evaluations found.
     pub fn results(&self) -> PathBuf {
         self.root.join("results")

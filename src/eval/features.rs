@@ -1,10 +1,14 @@
 //! Features and labels of a data set: read from safetensors files, written to them, or extracted from an encoder.
 
+use crate::checkpoint;
 use crate::error::{Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
+
+/// Key of the metadata under which a file says what its features were made from.
+const ORIGIN: &str = "made_from";
 
 /// Frozen features of a data set, one row a sample, with the sample's class.
 ///
@@ -144,14 +148,29 @@ impl Features {
         })
     }
 
-    /// Writes the features (F32) and labels (I64) as a safetensors file: beside the target first, then renamed.
+    /// Writes the features (F32) and labels (I64) as a safetensors file, and in its metadata what they were made from.
     ///
     /// # Errors
     /// What the file system refuses.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub fn write(&self, path: &Path, origin: &str) -> Result<()> {
         let named = [("features", &self.features), ("labels", &self.labels)];
         let tensors = named.map(|(name, t)| (name.to_string(), t.shallow_clone()));
-        crate::checkpoint::safetensors::save(path, &tensors, &Default::default())
+        checkpoint::safetensors::save(path, &tensors, &BTreeMap::from([(ORIGIN.into(), origin.into())]))
+    }
+
+    /// Reads what [`Features::write`] wrote; none where the file was made from something else.
+    ///
+    /// # Errors
+    /// As [`Features::read`].
+    pub fn read_from(path: &Path, origin: &str) -> Result<Option<Features>> {
+        let bytes = std::fs::read(path).map_err(Error::io(path, "cannot read the features"))?;
+        let metadata = SafeTensors::read_metadata(&bytes)
+            .map_err(|e| Error::data(path, None, format!("no safetensors file: {e}")))?;
+        let found = metadata.1.metadata().as_ref().and_then(|m| m.get(ORIGIN));
+        if found.is_none_or(|found| found != origin) {
+            return Ok(None);
+        }
+        Features::from_bytes(&bytes, path).map(Some)
     }
 
     /// The features, float32 on the CPU.

@@ -120,8 +120,8 @@ fn judge(
     )
 }
 
-/// Rows of norm 1 (in float32), and how many have norm 0 and stay 0. The norm is taken of the row over its largest
-/// magnitude, in float64, so that neither large nor tiny features lose it.
+/// Rows of norm 1 (in float32), and how many have norm 0 and stay 0. The norm is taken in float64, where no square of a
+/// float32 number overflows or vanishes.
 fn unit_rows(features: &Features) -> Result<(Vec<f32>, usize)> {
     let mut rows = Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?;
     let zeros = rows

@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
-/// Rows that are multiplied at once: enough work for the threads of one product to be worth their start, and little enough
-/// to stay in the cache between the two products of a step.
+/// Rows that are multiplied at once: little enough to stay in the cache between the two products of a step.
 pub(super) const BLOCK: i64 = 2048;
+
 /// What a probe reached, for one seed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {

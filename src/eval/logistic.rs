@@ -5,21 +5,25 @@
 //! weight vector, the difference of our two, and the same solution has `C = 2 / (l2 n)`.
 //!
 //! Each penalty's fit starts from the solution of the next stronger one. The preconditioner is the inverse of the Hessian at
-//! the start with every class's weights `p (1 - p)` replaced by their mean over the classes, from a part of the samples; with
-//! it a fit takes tens of steps where plain L-BFGS takes hundreds.
+//! the start, from a part of the samples: all of it for few classes and dimensions, else its diagonal blocks for some classes
+//! at a time, else one block for every class with its weights `p (1 - p)` replaced by their mean over the classes. With all
+//! of it a fit takes some ten steps, where plain L-BFGS takes many hundreds on features that nearly depend on each other.
 
 use super::lbfgs::{Minimum, minimise};
 use super::linear::{BLOCK, Classifier, Fit, Task, augmented};
 use super::precondition::Cholesky;
 use crate::config::eval::LbfgsConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::torch::workers;
+use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
-/// Classes are padded to a multiple of this: narrow float64 products are then several times as fast, and the same for
-/// every thread count.
-const LANES: i64 = 12;
+/// Classes are padded to a multiple of this: narrow float64 products are then several times as fast.
+const WIDTH: usize = 12;
+/// Sums that are formed side by side.
+const LANES: usize = 16;
 /// Relative distance of the objective from its minimum that a fit guarantees, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-5;
 const SWEEP_GAP: f64 = 1e-2;
@@ -28,6 +32,8 @@ const WAY_GAP: f64 = 1e-1;
 const MOST_ITERATIONS: usize = 1000;
 /// Above this many dimensions the preconditioner would cost more than it saves, and none is used.
 const MOST_PRECONDITIONED: usize = 4096;
+/// Most numbers in the diagonal blocks of the Hessian for several classes (64 MiB).
+const MOST_CURVATURE: usize = 1 << 23;
 /// A standard deviation below this share of the mean is rounding: float32 values that differ at all differ by more.
 const CONSTANT: f64 = 1e-12;
 
@@ -83,9 +89,9 @@ pub(super) fn fit(
     penalties.sort_unstable_by(|a, b| b.total_cmp(a));
     penalties.dedup();
     let steps = penalties.len() as u64 + 1;
-    let mut sweep: Vec<Candidate> = Vec::new();
+    let (mut sweep, mut solutions): (Vec<Candidate>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
     if !task.split.validation.is_empty() {
-        let problem = Problem::new(task, &task.split.fit)?;
+        let mut problem = Problem::new(task, &task.split.fit)?;
         let mut minimum: Option<Minimum> = None;
         for &l2 in &penalties {
             let next = match minimum {
@@ -101,6 +107,7 @@ pub(super) fn fit(
                     converged: next.converged,
                 });
             }
+            solutions.push(next.x.clone());
             minimum = Some(next);
             progress(sweep.len() as u64, steps);
             if past_the_best(&sweep) {
@@ -108,14 +115,17 @@ pub(super) fn fit(
             }
         }
     }
-    let better = |a: &&Candidate, b: &&Candidate| {
+    let better = |a: &Candidate, b: &Candidate| {
         a.val_accuracy.total_cmp(&b.val_accuracy).then(b.val_loss.total_cmp(&a.val_loss)).then(a.l2.total_cmp(&b.l2))
     };
-    let best = sweep.iter().max_by(better);
-    let (l2, val_accuracy) = (best.map_or(penalties[0], |c| c.l2), best.map(|c| c.val_accuracy));
+    let best = sweep.iter().zip(solutions).max_by(|(a, _), (b, _)| better(a, b));
+    let (l2, val_accuracy) = best.as_ref().map_or((penalties[0], None), |(c, _)| (c.l2, Some(c.val_accuracy)));
     let everything: Vec<i64> = (0..task.train.samples() as i64).collect();
-    let problem = Problem::new(task, &everything)?;
-    let minimum = problem.solve(l2, FINAL_GAP)?;
+    let mut problem = Problem::new(task, &everything)?;
+    let minimum = match best {
+        None => problem.solve(l2, FINAL_GAP)?,
+        Some((_, x)) => problem.proceed(Minimum { x, ..Minimum::default() }, l2, FINAL_GAP)?,
+    };
     progress(steps, steps);
     let fit = LbfgsFit {
         l2,
@@ -143,13 +153,38 @@ fn past_the_best(sweep: &[Candidate]) -> bool {
 ///
 /// Parameters are one vector: for each class its d weights, then its bias.
 struct Problem {
-    blocks: Vec<(Tensor, Tensor)>,
+    /// Each lane sums its blocks in turn, and the lanes' sums are added in order: the same for every number of threads.
+    lanes: Vec<Vec<Block>>,
+    pool: ThreadPool,
     samples: usize,
     columns: usize,
     classes: usize,
     mean: Tensor,
     scale: Tensor,
     constant_features: usize,
+}
+
+/// Cholesky factors of diagonal blocks of the Hessian, for consecutive parameters; a single smaller one is that of each class.
+struct Curvature(Vec<Cholesky>);
+
+impl Curvature {
+    /// Solves in place.
+    fn solve(&self, v: &mut [f64]) {
+        match self.0.as_slice() {
+            [shared] => v.par_chunks_mut(shared.n()).for_each(|v| shared.solve(v)),
+            factors => {
+                v.par_chunks_mut(factors[0].n()).zip(factors).for_each(|(v, factor)| factor.solve(v));
+            }
+        }
+    }
+}
+
+/// A part of the samples.
+struct Block {
+    /// [rows, d + 1]
+    x: Tensor,
+    /// Class numbers, [rows, 1].
+    y: Tensor,
 }
 
 impl Problem {
@@ -175,74 +210,119 @@ impl Problem {
         let constant_features = usize::try_from(constant.f_sum(Kind::Int64)?.f_int64_value(&[])?).unwrap_or(0);
         let scale = deviation.f_masked_fill(&constant, 1.0)?;
 
-        let mut blocks = Vec::new();
-        for rows in rows.chunks(BLOCK as usize) {
+        let mut lanes: Vec<Vec<Block>> = (0..LANES).map(|_| Vec::new()).collect();
+        for (b, rows) in rows.chunks(BLOCK as usize).enumerate() {
             let y: Vec<i64> = rows.iter().map(|&i| task.classes.train[i as usize] as i64).collect();
             let y = Tensor::f_from_slice(&y)?.f_to_device(task.device)?.f_unsqueeze(1)?;
-            blocks.push((augmented(&block(rows)?, &mean, &scale)?, y));
+            lanes[b % LANES].push(Block { x: augmented(&block(rows)?, &mean, &scale)?, y });
         }
-        Ok(Problem { blocks, samples, columns: d + 1, classes: task.classes.count(), mean, scale, constant_features })
-    }
-
-    /// [d + 1, classes]
-    fn weight(&self, parameters: &[f64]) -> Result<Tensor> {
-        let weight = Tensor::f_from_slice(parameters)?.f_view([self.classes as i64, self.columns as i64])?;
-        Ok(weight.f_to_device(self.mean.device())?.f_tr()?.f_contiguous()?)
+        lanes.retain(|lane| !lane.is_empty());
+        let (columns, classes) = (d + 1, task.classes.count());
+        Ok(Problem { lanes, pool: workers()?, samples, columns, classes, mean, scale, constant_features })
     }
 
     fn classifier(&self, parameters: &[f64]) -> Result<Classifier> {
         Ok(Classifier {
             mean: self.mean.shallow_clone(),
             scale: self.scale.shallow_clone(),
-            weight: self.weight(parameters)?,
+            weight: matrix(parameters, self.columns, self.mean.device())?,
         })
     }
 
-    fn padding(&self) -> i64 {
-        (LANES - self.classes as i64 % LANES) % LANES
+    /// A scalar and a matrix, summed over the blocks. `part` gets a block and the weights [d + 1, classes], padded with
+    /// zero columns.
+    fn sum<F>(&mut self, parameters: &[f64], part: F) -> Result<(f64, Tensor)>
+    where
+        F: Fn(&Block, &Tensor) -> Result<(Tensor, Tensor)> + Sync,
+    {
+        let (columns, device) = (self.columns, self.mean.device());
+        let padding = (self.classes.next_multiple_of(WIDTH) - self.classes) as i64;
+        let lane_sum = |lane: &mut Vec<Block>| -> Result<Option<(Tensor, Tensor)>> {
+            let weight = matrix(parameters, columns, device)?.f_pad([0, padding], "constant", 0.0)?;
+            let mut sums: Option<(Tensor, Tensor)> = None;
+            for block in lane.iter() {
+                let (scalar, matrix) = part(block, &weight)?;
+                sums = Some(match sums {
+                    None => (scalar, matrix),
+                    Some((s, m)) => (s.f_add(&scalar)?, m.f_add(&matrix)?),
+                });
+            }
+            Ok(sums)
+        };
+        let lanes = &mut self.lanes;
+        let sums: Vec<_> = self.pool.install(|| lanes.par_iter_mut().map(lane_sum).collect::<Result<_>>())?;
+        let mut sums = sums.into_iter().flatten();
+        let (mut scalar, mut matrix) = sums.next().ok_or_else(|| Error::Input("no samples to fit".into()))?;
+        for (s, m) in sums {
+            (scalar, matrix) = (scalar.f_add(&s)?, matrix.f_add(&m)?);
+        }
+        Ok((scalar.f_double_value(&[])?, matrix))
     }
 
     /// The mean cross-entropy, and its gradient.
-    fn loss(&self, parameters: &[f64]) -> Result<(f64, Vec<f64>)> {
-        let (classes, padding) = (self.classes as i64, self.padding());
-        let weight = self.weight(parameters)?.f_pad([0, padding], "constant", 0.0)?;
-        let mut loss = Tensor::f_zeros([1i64; 0], (Kind::Double, weight.device()))?;
-        let mut gradient = weight.f_zeros_like()?;
-        for (x, y) in &self.blocks {
-            let log_p = x.f_matmul(&weight)?.f_narrow(1, 0, classes)?.f_log_softmax(1, Kind::Double)?;
-            // A block of numbers: too few for LibTorch to split the sum among threads.
-            loss = loss.f_sub(&log_p.f_gather(1, y, false)?.f_sum(Kind::Double)?)?;
+    fn loss(&mut self, parameters: &[f64]) -> Result<(f64, Vec<f64>)> {
+        let (classes, samples) = (self.classes as i64, self.samples as f64);
+        let (loss, gradient) = self.sum(parameters, |Block { x, y }, weight| {
+            let log_p = x.f_matmul(weight)?.f_narrow(1, 0, classes)?.f_log_softmax(1, Kind::Double)?;
+            let loss = log_p.f_gather(1, y, false)?.f_sum(Kind::Double)?.f_neg()?;
             let residual = log_p.f_exp()?.f_scatter_add(1, y, &y.f_to_kind(Kind::Double)?.f_fill(-1.0)?)?;
-            gradient = gradient.f_addmm(&x.f_tr()?, &residual.f_pad([0, padding], "constant", 0.0)?)?;
-        }
-        let gradient = gradient.f_narrow(1, 0, classes)?.f_tr()?.f_contiguous()?.f_div_scalar(self.samples as f64)?;
-        Ok((loss.f_double_value(&[])? / self.samples as f64, numbers(&gradient)?))
+            let padding = weight.size()[1] - classes;
+            Ok((loss, x.f_tr()?.f_matmul(&residual.f_pad([0, padding], "constant", 0.0)?)?))
+        })?;
+        let gradient = gradient.f_narrow(1, 0, classes)?.f_tr()?.f_contiguous()?.f_div_scalar(samples)?;
+        Ok((loss / samples, numbers(&gradient)?))
     }
 
     /// The preconditioner at a point; none where it would be too large.
-    fn preconditioner(&self, parameters: &[f64], l2: f64) -> Result<Option<Cholesky>> {
-        if self.columns > MOST_PRECONDITIONED {
+    fn preconditioner(&mut self, parameters: &[f64], l2: f64) -> Result<Option<Curvature>> {
+        let (columns, classes) = (self.columns, self.classes);
+        if columns > MOST_PRECONDITIONED {
             return Ok(None);
         }
-        let weight = self.weight(parameters)?.f_pad([0, self.padding()], "constant", 0.0)?;
-        let wanted = (16 * self.columns).min(8192.max(4 * self.columns));
+        // Classes whose weights are taken together: as many as there is room for.
+        let together = (MOST_CURVATURE / (classes * columns * columns)).min(classes);
+        let wanted = (4 * together * columns).max(16 * columns).min(8192.max(4 * columns));
         let every = self.samples.div_ceil(wanted) as i64;
-        let mut hessian = Tensor::f_zeros([self.columns as i64; 2], (Kind::Double, weight.device()))?;
-        let mut used = 0;
-        for (x, _) in &self.blocks {
-            let x = x.f_slice(0, 0, None, every)?.f_contiguous()?;
-            let p = x.f_matmul(&weight)?.f_narrow(1, 0, self.classes as i64)?.f_softmax(1, Kind::Double)?;
-            let spread = p.f_sub(&p.f_square()?)?.f_mean_dim(1i64, true, Kind::Double)?;
-            hessian = hessian.f_addmm(&x.f_tr()?, &x.f_mul(&spread)?)?;
-            used += x.size()[0];
-        }
-        let mut matrix = numbers(&hessian.f_div_scalar(used as f64)?)?;
-        matrix.iter_mut().step_by(self.columns + 1).for_each(|v| *v += l2);
-        Cholesky::factor(matrix, self.columns).map(Some)
+        let parts: Vec<Tensor> = self
+            .lanes
+            .iter()
+            .flatten()
+            .map(|block| Ok(block.x.f_slice(0, 0, None, every)?))
+            .collect::<Result<_>>()?;
+        let x = Tensor::f_cat(&parts, 0)?;
+        let p = x.f_matmul(&matrix(parameters, columns, x.device())?)?.f_softmax(1, Kind::Double)?;
+        let (samples, diagonal) = (x.size()[0] as f64, p.f_sub(&p.f_square()?)?);
+        // For each class, or for their mean: the weights of the samples in its row of blocks of the Hessian, [samples, classes
+        // taken together].
+        let weights: Vec<(Tensor, Tensor)> = match together {
+            0 => vec![(x.shallow_clone(), diagonal.f_mean_dim(1i64, true, Kind::Double)?)],
+            _ => (0..classes)
+                .map(|class| {
+                    let first = class / together * together;
+                    let (class, count) = (class as i64, together.min(classes - first) as i64);
+                    let weights = p.f_narrow(1, first as i64, count)?.f_mul(&p.f_narrow(1, class, 1)?.f_neg()?)?;
+                    let mut own = weights.f_narrow(1, class - first as i64, 1)?;
+                    own.f_copy_(&diagonal.f_narrow(1, class, 1)?)?;
+                    Ok((x.shallow_clone(), weights))
+                })
+                .collect::<Result<_>>()?,
+        };
+        let rows = |(x, weights): (Tensor, Tensor)| -> Result<Vec<f64>> {
+            let scaled = x.f_unsqueeze(1)?.f_mul(&weights.f_unsqueeze(2)?)?.f_flatten(1, 2)?;
+            numbers(&x.f_tr()?.f_matmul(&scaled)?.f_div_scalar(samples)?)
+        };
+        let rows: Vec<Vec<f64>> = self.pool.install(|| weights.into_par_iter().map(rows).collect::<Result<_>>())?;
+        let factor = |rows: &[Vec<f64>]| {
+            let n = rows.len() * columns;
+            let mut matrix = rows.concat();
+            matrix.iter_mut().step_by(n + 1).for_each(|v| *v += l2);
+            Cholesky::factor(matrix, n)
+        };
+        Ok(Some(Curvature(rows.chunks(together.max(1)).map(factor).collect::<Result<_>>()?)))
     }
 
     /// Fits one penalty from zero, by way of stronger ones.
-    fn solve(&self, l2: f64, gap: f64) -> Result<Minimum> {
+    fn solve(&mut self, l2: f64, gap: f64) -> Result<Minimum> {
         let mut minimum = Minimum { x: vec![0.0; self.columns * self.classes], ..Minimum::default() };
         let mut stronger = 1.0;
         while stronger > 2.0 * l2 {
@@ -254,17 +334,14 @@ impl Problem {
 
     /// Fits one penalty from a known point, adding to its steps. The objective is strongly convex in the weights with modulus
     /// l2, so that a gradient of norm g bounds its distance from the minimum by g^2 / (2 l2).
-    fn proceed(&self, from: Minimum, l2: f64, gap: f64) -> Result<Minimum> {
-        let factor = self.preconditioner(&from.x, l2)?;
-        let precondition = |v: &mut [f64]| {
-            if let Some(factor) = &factor {
-                v.par_chunks_mut(self.columns).for_each(|v| factor.solve(v));
-            }
-        };
+    fn proceed(&mut self, from: Minimum, l2: f64, gap: f64) -> Result<Minimum> {
+        let curvature = self.preconditioner(&from.x, l2)?;
+        let columns = self.columns;
+        let precondition = |v: &mut [f64]| curvature.iter().for_each(|c| c.solve(v));
         let objective = |parameters: &[f64]| {
             let (mut value, mut gradient) = self.loss(parameters)?;
-            for (w, g) in parameters.chunks(self.columns).zip(gradient.chunks_mut(self.columns)) {
-                for (w, g) in w[..self.columns - 1].iter().zip(g) {
+            for (w, g) in parameters.chunks(columns).zip(gradient.chunks_mut(columns)) {
+                for (w, g) in w[..columns - 1].iter().zip(g) {
                     value += 0.5 * l2 * w * w;
                     *g += l2 * w;
                 }
@@ -275,6 +352,12 @@ impl Problem {
         let minimum = minimise(from.x, objective, precondition, enough, MOST_ITERATIONS)?;
         Ok(Minimum { iterations: minimum.iterations + from.iterations, ..minimum })
     }
+}
+
+/// Parameters as a matrix [d + 1, classes].
+fn matrix(parameters: &[f64], columns: usize, device: Device) -> Result<Tensor> {
+    let rows = Tensor::f_from_slice(parameters)?.f_view([-1, columns as i64])?;
+    Ok(rows.f_to_device(device)?.f_tr()?.f_contiguous()?)
 }
 
 fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {

@@ -1,4 +1,4 @@
-//! The preconditioner of the logistic regression: a Cholesky factor of `scale * covariance + l2 * identity`.
+//! Cholesky factors, for the preconditioner of the logistic regression.
 //!
 //! Own code rather than LAPACK's: its results depend on the thread count, and with them the path of the minimisation.
 
@@ -33,7 +33,7 @@ impl Cholesky {
                 let pivot = row[i] - dot(&row[..i], &row[..i]);
                 if pivot.is_nan() || pivot <= 0.0 {
                     return Err(Error::NonFinite(format!(
-                        "the features' covariance has the pivot {pivot} at {i}; expected > 0"
+                        "the Hessian of the logistic regression has the pivot {pivot} at {i}; expected > 0"
                     )));
                 }
                 row[i] = pivot.sqrt();
@@ -45,6 +45,11 @@ impl Cholesky {
             });
         }
         Ok(Cholesky { rows: matrix, n })
+    }
+
+    /// The number of unknowns.
+    pub fn n(&self) -> usize {
+        self.n
     }
 
     /// Solves for one right-hand side, in place.

@@ -1,4 +1,5 @@
-//! Features of a pretraining run: its encoder, frozen, over its own training and test images.
+//! Features of a pretraining run: its encoder, frozen, over its own training and test images. They are kept in the run's
+//! folder for the next evaluation, beside a note of everything they were made from.
 
 use super::command::progress_bar;
 use super::features::{Features, extract};
@@ -9,6 +10,8 @@ use crate::data::{self, ImageSet, Split, eval_batches};
 use crate::error::{Error, Result};
 use crate::model::{Encoder, encoder};
 use crate::run::RunFolder;
+use crate::torch::libtorch_version;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
@@ -36,8 +39,18 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
 
     let train_set = data::load(&config.data, Split::Train)?;
     let test_set = data::load(&config.data, Split::Test)?;
-    let of = |set: &ImageSet, name| features_of(encoder.as_ref(), &config, set, device, name);
-    let (train, test) = (of(&train_set, "training images")?, of(&test_set, "test images")?);
+    let checkpoint_sha256 = sha256_of(&weights)?;
+    let of = |set: &ImageSet, split: &str, unit| {
+        let origin = json!({
+            "checkpoint_sha256": checkpoint_sha256, "encoder": config.model.encoder, "data_sha256": set.sha256,
+            "size": config.augment.view_size(set.height, set.width), "normalize": config.augment.normalize,
+            "device": format!("{device:?}"), "weince": env!("CARGO_PKG_VERSION"), "libtorch": libtorch_version(),
+        });
+        kept(&folder.features(split), &origin.to_string(), || {
+            features_of(encoder.as_ref(), &config, set, device, unit)
+        })
+    };
+    let (train, test) = (of(&train_set, "train", "training images")?, of(&test_set, "test", "test images")?);
     let file = |set: &ImageSet, split: &str| DataFile {
         path: format!("{} ({split})", config.data.location()),
         sha256: set.sha256.clone(),
@@ -46,8 +59,24 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
         train,
         test,
         data: Data { train: file(&train_set, "train"), test: file(&test_set, "test") },
-        checkpoint_sha256: Some(sha256_of(&weights)?),
+        checkpoint_sha256: Some(checkpoint_sha256),
     })
+}
+
+/// The features of a file that says it was made from `origin`, else those that `make` gives, which then go there.
+fn kept(path: &Path, origin: &str, make: impl FnOnce() -> Result<Features>) -> Result<Features> {
+    if path.is_file() {
+        match Features::read_from(path, origin) {
+            Ok(Some(features)) => return Ok(features),
+            Ok(None) => (),
+            Err(e) => eprintln!("note: features are computed again, as the kept ones cannot be read: {e}"),
+        }
+    }
+    let features = make()?;
+    if let Err(e) = features.write(path, origin) {
+        eprintln!("note: the features are not kept for the next evaluation: {e}");
+    }
+    Ok(features)
 }
 
 /// The encoder's features of every image of a set, in evaluation mode, at the size the encoder was trained with.
@@ -103,5 +132,5 @@ fn sha256_of(path: &Path) -> Result<String> {
     let mut file = std::fs::File::open(path).map_err(Error::io(path, "cannot read"))?;
     let mut hash = Sha256::new();
     std::io::copy(&mut file, &mut hash).map_err(Error::io(path, "cannot read"))?;
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(format!("{:x}", hash.finalize()))
 }

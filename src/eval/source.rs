@@ -76,6 +76,6 @@ impl Source {
 fn read(path: &Path) -> Result<(Features, DataFile)> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "cannot read the features"))?;
     let features = Features::from_bytes(&bytes, path)?;
-    let sha256 = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+    let sha256 = format!("{:x}", Sha256::digest(&bytes));
     Ok((features, DataFile { path: path.display().to_string(), sha256 }))
 }

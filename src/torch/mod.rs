@@ -6,9 +6,11 @@ mod fused;
 mod gradient;
 mod smallest;
 mod version;
+mod workers;
 
 pub use cuda::{CudaDevice, CudaStatus, cuda_status};
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
 pub use gradient::{clear_gradients, known_gradient, total_norm};
 pub use smallest::{smallest, smallest_with_columns};
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};
+pub use workers::workers;

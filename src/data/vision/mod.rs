@@ -53,7 +53,7 @@ impl ImageSet {
         }
         labels.iter().for_each(|label| hash.update(label.to_le_bytes()));
         hash.update(&pixels);
-        let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = format!("{:x}", hash.finalize());
         ImageSet { pixels, channels, height, width, labels, classes, class_names: Vec::new(), sha256 }
     }
 
