@@ -27,6 +27,7 @@ fn main() {
         .opt_level(2)
         .pic(true)
         .warnings(false)
+        .define("AT_PER_OPERATOR_HEADERS", None)
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
         .file("cpp/bridge.cpp")

@@ -4,8 +4,9 @@ use clap::Parser;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weince::report::page;
 use weince::report::run::{FIGURES, Group, comparison, read_groups};
-use weince::report::{page, table::Spread};
+use weince::stats::Spread;
 
 /// Compares finished runs: a table on stdout, and with --out a page with charts.
 ///

@@ -3,7 +3,7 @@
 // Every function returns nullptr, or a message allocated with malloc that the caller frees. No C++ exception crosses
 // the boundary. A tensor comes in as tch's pointer (torch::Tensor*); one that goes out is owned by the caller.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/Version.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_norm.h>
@@ -60,7 +60,7 @@ struct KnownGradient : torch::autograd::Function<KnownGradient> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list upstream) {
     auto saved = ctx->get_saved_variables();
-    auto scaled = [&](const Tensor& g) { return g * upstream[0].to(g.scalar_type()); };
+    auto scaled = [&](const Tensor& g) { return g.mul(upstream[0].to(g.scalar_type())); };
     return {scaled(saved[0]), scaled(saved[1]), Tensor(), Tensor(), Tensor()};
   }
 };

@@ -19,6 +19,7 @@ pub mod model;
 pub mod optim;
 pub mod report;
 pub mod run;
+pub mod stats;
 #[allow(unsafe_code)]
 pub mod torch;
 pub mod train;

@@ -165,6 +165,9 @@ fn cifar_10_joins_its_five_files() {
     assert_eq!((set.image(3)[0], set.class_names.len(), set.class_names[9].as_str()), (1, 10, "j"));
     // The folder itself will do as root.
     assert_eq!(load(&cifar_10(&folder), Split::Train).unwrap().sha256, set.sha256);
+    std::fs::write(folder.join("data_batch_4.bin"), records(&[&[4]])).unwrap();
+    let e = load(&cifar_10(root.path()), Split::Train).unwrap_err().to_string();
+    assert!(e.contains("data_batch_4.bin, byte 3073") && e.contains("1 records; expected 2"), "{e}");
     std::fs::remove_file(folder.join("data_batch_4.bin")).unwrap();
     let e = load(&cifar_10(root.path()), Split::Train).unwrap_err().to_string();
     assert!(e.contains("data_batch_4.bin") && e.contains("cifar-10-batches-bin"), "{e}");

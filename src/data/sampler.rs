@@ -28,12 +28,12 @@ impl Sampler {
     pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self> {
         if batch < 2 {
             return Err(Error::Config(format!(
-                "the batch has {batch} samples; contrastive training needs 2 or more, as a sample alone has no negatives"
+                "train.batch_size: {batch} is too small; contrastive training needs 2 or more, as a sample alone has no negatives"
             )));
         }
         if batch > samples || samples > u32::MAX as usize {
             return Err(Error::Config(format!(
-                "a batch of {batch} does not fit {samples} samples (at most {} are supported); use a batch from 2 to {samples}",
+                "train.batch_size: {batch} does not fit {samples} samples (at most {} are supported); expected 2 to {samples}",
                 u32::MAX
             )));
         }

@@ -6,9 +6,10 @@
 
 use super::features::{Classes, Features};
 use super::split::{Split, stratified};
-use super::{adam, logistic, record};
+use super::{adam, logistic};
 use crate::config::eval::LinearConfig;
 use crate::error::{Error, Result};
+use crate::stats::Spread;
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
@@ -108,13 +109,12 @@ pub fn evaluate(
     }
     let tests: Vec<f64> = outcomes.iter().map(|o| o.test_accuracy).collect();
     let vals: Vec<f64> = outcomes.iter().filter_map(|o| o.val_accuracy).collect();
-    let (test_accuracy, test_accuracy_std) = record::spread(&tests);
-    let (val_accuracy, val_accuracy_std) = record::spread(&vals);
+    let (test, val) = (Spread::of(&tests), Spread::of(&vals));
     Ok(LinearResult {
-        test_accuracy: test_accuracy.unwrap_or(f64::NAN),
-        test_accuracy_std,
-        val_accuracy,
-        val_accuracy_std,
+        test_accuracy: test.map_or(f64::NAN, |t| t.mean),
+        test_accuracy_std: test.and_then(|t| t.std),
+        val_accuracy: val.map(|v| v.mean),
+        val_accuracy_std: val.and_then(|v| v.std),
         outcomes,
     })
 }

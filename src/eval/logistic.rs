@@ -283,12 +283,8 @@ impl Problem {
         let together = (MOST_CURVATURE / (classes * columns * columns)).min(classes);
         let wanted = (4 * together * columns).max(16 * columns).min(8192.max(4 * columns));
         let every = self.samples.div_ceil(wanted) as i64;
-        let parts: Vec<Tensor> = self
-            .lanes
-            .iter()
-            .flatten()
-            .map(|block| Ok(block.x.f_slice(0, 0, None, every)?))
-            .collect::<Result<_>>()?;
+        let parts: Vec<Tensor> =
+            self.lanes.iter().flatten().map(|block| Ok(block.x.f_slice(0, 0, None, every)?)).collect::<Result<_>>()?;
         let x = Tensor::f_cat(&parts, 0)?;
         let p = x.f_matmul(&matrix(parameters, columns, x.device())?)?.f_softmax(1, Kind::Double)?;
         let (samples, diagonal) = (x.size()[0] as f64, p.f_sub(&p.f_square()?)?);

@@ -45,16 +45,6 @@ pub fn record(
     Ok(record)
 }
 
-/// Mean, and standard deviation with n - 1 where there are two values or more.
-pub fn spread(values: &[f64]) -> (Option<f64>, Option<f64>) {
-    if values.is_empty() {
-        return (None, None);
-    }
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
-    (Some(mean), (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt()))
-}
-
 /// Refuses a path that no file could be written to, before the work is done.
 ///
 /// # Errors
@@ -81,13 +71,6 @@ fn folder_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_spread_has_n_minus_one() {
-        assert_eq!(spread(&[]), (None, None));
-        assert_eq!(spread(&[0.5]), (Some(0.5), None));
-        assert_eq!(spread(&[1.0, 3.0]), (Some(2.0), Some(2f64.sqrt())));
-    }
 
     #[test]
     fn bad_targets_are_refused() {

@@ -46,9 +46,7 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
             "size": config.augment.view_size(set.height, set.width), "normalize": config.augment.normalize,
             "device": format!("{device:?}"), "weince": env!("CARGO_PKG_VERSION"), "libtorch": libtorch_version(),
         });
-        kept(&folder.features(split), &origin.to_string(), || {
-            features_of(encoder.as_ref(), &config, set, device, unit)
-        })
+        kept(&folder.features(split), &origin.to_string(), || features_of(encoder.as_ref(), &config, set, device, unit))
     };
     let (train, test) = (of(&train_set, "train", "training images")?, of(&test_set, "test", "test images")?);
     let file = |set: &ImageSet, split: &str| DataFile {

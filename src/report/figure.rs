@@ -3,8 +3,8 @@
 //! Text stays text (the viewer's font draws it), and coordinates are drawn on a grid finer than a pixel. The colours are
 //! those of Okabe and Ito, which people with any of the common colour deficiencies can tell apart.
 
-use super::table::Spread;
 use crate::error::{Error, Result};
+use crate::stats::Spread;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::prelude::*;

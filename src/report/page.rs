@@ -5,9 +5,10 @@
 use super::figure::{Axis, BarChart, LineChart, Point, Series};
 use super::metrics::Split;
 use super::run::{FIGURES, Group, Run, comparison, differences};
-use super::table::{Format, Spread, escape, write_figure};
+use super::table::{Format, escape, write_figure};
 use crate::checkpoint::write_bytes;
 use crate::error::Result;
+use crate::stats::Spread;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,8 +1,9 @@
 //! A finished run's folder as the report reads it, and runs that differ in nothing but their seed as one group.
 
 use super::metrics::{self, Metrics, Split};
-use super::table::{Format, Spread, Table};
+use super::table::{Format, Table};
 use crate::error::{Error, Result};
+use crate::stats::Spread;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 

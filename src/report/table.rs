@@ -1,31 +1,7 @@
 //! Tables of figures with their spread, as text for a terminal, as Markdown and as HTML.
 
+use crate::stats::Spread;
 use std::fmt::Write;
-
-/// Mean and spread of a figure over repetitions.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
-    /// Mean.
-    pub mean: f64,
-    /// Sample standard deviation (divisor n - 1); one value has none.
-    pub std: Option<f64>,
-    /// The number of values.
-    pub n: usize,
-}
-
-impl Spread {
-    /// Of some values; `None` of none.
-    pub fn of(values: &[f64]) -> Option<Spread> {
-        let n = values.len();
-        if n == 0 {
-            return None;
-        }
-        let mean = values.iter().sum::<f64>() / n as f64;
-        // Two passes: no cancellation between large squares.
-        let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
-        Some(Spread { mean, std: (n > 1).then(|| (squares / (n - 1) as f64).sqrt()), n })
-    }
-}
 
 /// How a column's figures are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

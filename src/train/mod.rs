@@ -6,6 +6,7 @@ mod state;
 mod step;
 mod vision;
 
+pub use step::{StepScalars, Stepper};
 pub use vision::{Plan, Summary};
 
 use crate::error::{Error, Result};

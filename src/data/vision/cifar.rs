@@ -8,6 +8,9 @@ const EDGE: usize = 32;
 const PIXELS: usize = 3 * EDGE * EDGE;
 /// Records of the longest official file.
 const MOST_RECORDS: u64 = 50_000;
+/// Records of the official parts.
+const TRAIN_RECORDS: usize = 50_000;
+const TEST_RECORDS: usize = 10_000;
 
 /// What differs between the two sets.
 pub(super) struct Layout {
@@ -39,16 +42,31 @@ pub(super) const CIFAR_100: Layout = Layout {
 pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSet> {
     let folder = root.join(layout.folder);
     let folder = if folder.is_dir() { folder } else { root.to_path_buf() };
-    let files = match split {
-        Split::Train => layout.train,
-        Split::Test => layout.test,
+    let (files, official, part) = match split {
+        Split::Train => (layout.train, TRAIN_RECORDS, "training"),
+        Split::Test => (layout.test, TEST_RECORDS, "test"),
     };
     let classes = layout.labels.last().copied().unwrap_or(0);
     let record = layout.labels.len() + PIXELS;
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    let mut first = None;
     for name in files {
         let path = find(&folder, &[(*name).to_string()], &format!("file {name} of {}", layout.folder))?;
         let bytes = read(&path, record)?;
+        // The official files of a part have equal lengths: another length at a record's edge is a file cut short.
+        let expected = *first.get_or_insert(bytes.len());
+        if bytes.len() != expected {
+            return Err(Error::data(
+                &path,
+                Some(bytes.len().min(expected) as u64),
+                format!(
+                    "has {} records; expected {} as in {}: one of the two is cut short; fetch it again",
+                    bytes.len() / record,
+                    expected / record,
+                    files[0]
+                ),
+            ));
+        }
         for (column, classes) in layout.labels.iter().enumerate() {
             let column_of = bytes.chunks_exact(record).map(|r| r[column]);
             if let Some((index, label)) = stray_label(column_of, *classes) {
@@ -64,6 +82,13 @@ pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSe
             labels.extend(head.last().map(|label| i64::from(*label)));
             pixels.extend_from_slice(image);
         }
+    }
+    if labels.len() != official {
+        eprintln!(
+            "note: {}: {} {part} images; the published set has {official}: a selection, or files cut short",
+            folder.display(),
+            labels.len()
+        );
     }
     let mut set = ImageSet::new(pixels, [3, EDGE, EDGE], labels, classes);
     set.class_names = class_names(&folder.join(layout.names), classes)?;
