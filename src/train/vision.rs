@@ -189,7 +189,7 @@ impl Plan {
             });
             rows.push(sheet.collect::<Result<Vec<View>>>()?);
         }
-        let scale = 64usize.div_ceil(rows[0][0].width).clamp(1, 3);
+        let scale = 64usize.div_ceil(rows[0][0].width).clamp(1, 6);
         let path = folder.report().join("views.png");
         let png = contact_sheet(&rows, scale)?;
         write_bytes(&path, png)
