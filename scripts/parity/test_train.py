@@ -82,6 +82,24 @@ def test_evaluations_of_the_run_record_their_protocol(run):
         assert stored["protocol"] and stored["versions"]["libtorch"] == torch.__version__.split("+")[0]
 
 
+def test_kept_features_give_the_same_result_and_are_made_anew_when_damaged(run):
+    command = [BIN / "eval-linear", "--run", run, "--device", "cpu"]
+    result, kept = run / "results" / "linear.json", run / "results" / "features_train.safetensors"
+
+    def evaluate():
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return result.read_bytes(), done.stderr
+
+    kept.unlink(missing_ok=True)
+    fresh, said = evaluate()
+    features = kept.read_bytes()
+    assert said == "" and evaluate() == (fresh, "")
+    kept.write_bytes(features[: len(features) // 2])
+    again, said = evaluate()
+    assert again == fresh and "computed again" in said and str(kept) in said
+    assert kept.read_bytes() == features
+
+
 def test_a_training_state_can_be_evaluated(run):
     """The last state and the trained encoder hold the same weights, so they evaluate alike."""
     command = [BIN / "eval-knn", "--run", run, "--json", "--device", "cpu"]

@@ -382,9 +382,14 @@ mod tests {
         let path = folder.path().join("f.safetensors");
         let made = Features::new(&Tensor::from_slice2(&[[0.1f32, 2.0], [3.0, -4.0]]), &Tensor::from_slice(&[7i64, 2]))
             .unwrap();
-        made.write(&path).unwrap();
-        let read = Features::read(&path).unwrap();
-        assert!(read.features().equal(made.features()) && read.label_values() == [7, 2]);
+        made.write(&path, "weights a").unwrap();
+        for read in [Features::read(&path).unwrap(), Features::read_from(&path, "weights a").unwrap().unwrap()] {
+            assert!(read.features().equal(made.features()) && read.label_values() == [7, 2]);
+        }
+        assert!(Features::read_from(&path, "weights b").unwrap().is_none());
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(Features::read_from(&path, "weights a").is_err());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
     }
 
