@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn impossible_batches_are_refused_with_the_numbers() {
         let e = Sampler::new(100, 1, 0).unwrap_err();
-        assert!(e.exit_code() == 2 && e.to_string().contains("1 samples"), "{e}");
+        assert!(e.exit_code() == 2 && e.to_string().contains("train.batch_size: 1 "), "{e}");
         let e = Sampler::new(100, 101, 0).unwrap_err();
         assert!(e.exit_code() == 2 && e.to_string().contains("101") && e.to_string().contains("100 samples"), "{e}");
         assert!(Sampler::new(100, 100, 0).is_ok());

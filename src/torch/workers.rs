@@ -14,7 +14,11 @@ pub fn workers() -> Result<ThreadPool> {
     let threads = tch::get_num_threads();
     let pool = ThreadPoolBuilder::new()
         .num_threads(threads.max(1) as usize)
-        .start_handler(|_| tch::set_num_threads(1))
+        .start_handler(|_| {
+            // A thread's first question sets its number to the process's: asked before, it can't undo the 1.
+            tch::get_num_threads();
+            tch::set_num_threads(1);
+        })
         .build()
         .map_err(|e| Error::Input(format!("cannot start {threads} threads: {e}")))?;
     // LibTorch's number of threads belongs to the calling thread, and is also what later threads start with: once every
