@@ -27,7 +27,7 @@ struct Args {
     /// Share of every class held out for validation
     #[arg(long, value_name = "SHARE", default_value_t = LbfgsConfig::default().validation)]
     val_fraction: f64,
-    /// lbfgs: penalties to choose from, l2/2 |W|^2 beside the mean loss (scikit-learn's C is 1/(l2 n)) [default: 1e-6 to 1]
+    /// lbfgs: penalties to choose from, l2/2 |W|^2 beside the mean loss (scikit-learn's C is 1/(l2 n), and 2/(l2 n) for two classes) [default: 1e-6 to 1]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     l2: Option<Vec<f64>>,
     /// adam: learning rate [default: 3e-4]

@@ -95,6 +95,9 @@ fn body() -> anyhow::Result<()> {
         LayoutArg::TwoView => Layout::TwoView,
         LayoutArg::OneWay => Layout::OneWay,
     };
+    if let Some(out) = &args.out {
+        weince::checkpoint::refuse_same_file(out, &args.embeddings)?;
+    }
     let embeddings = Embeddings::read(&args.embeddings)?;
     let checked = check(&embeddings, &config, layout).with_context(|| format!("{}", args.embeddings.display()))?;
     if let Some(out) = &args.out {

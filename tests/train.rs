@@ -212,6 +212,21 @@ fn what_a_run_may_not_change_is_refused_with_both_values() {
 }
 
 #[test]
+fn a_state_with_one_changed_byte_is_refused_and_left_as_it_is() {
+    let desk = Desk::new();
+    desk.must_run("run", &["--set", "train.epochs=1"]);
+    let path = desk.path("run").join("checkpoints/last.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let out = desk.run("run", &["--resume", "--set", "train.epochs=2"]);
+    assert_eq!(code(&out), Some(1), "{}", stderr(&out));
+    assert!(stderr(&out).contains("last.safetensors") && stderr(&out).contains("checksum"), "{}", stderr(&out));
+    assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
 fn bad_input_gets_one_paragraph_the_right_code_and_no_run_folder() {
     let desk = Desk::new();
     std::fs::write(desk.path("file"), "x").unwrap();

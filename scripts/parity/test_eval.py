@@ -118,6 +118,25 @@ def test_the_probe_agrees_with_sklearn_at_any_penalty(data, l2):
     compare_with_sklearn(got, *arrays)
 
 
+def test_a_strong_penalty_is_fitted_to_the_end(tmp_path):
+    """Few samples, many test samples: biases have no penalty and converge last, and a fit that stops before them shows."""
+    rng = np.random.default_rng(3)
+    means = rng.normal(size=(5, 8))
+    y = rng.integers(0, 5, 20097)
+    x = (means[y] + 1.5 * rng.normal(size=(20097, 8))).astype(np.float32)
+    arrays = x[:97], y[:97], x[97:], y[97:]
+    files = ["--train-features", save(tmp_path / "a.safetensors", *arrays[:2])]
+    files += ["--test-features", save(tmp_path / "b.safetensors", *arrays[2:])]
+    for l2 in ("10", "1", "0.1"):
+        got = json.loads(run("eval-linear", *files, "--json", "--l2", l2, "--val-fraction", 0).stdout)
+        compare_with_sklearn(got, *arrays)
+        scaler = StandardScaler().fit(arrays[0].astype(np.float64))
+        peer = LogisticRegression(C=1 / (float(l2) * 97), tol=1e-10, max_iter=10000)
+        peer.fit(scaler.transform(arrays[0]), arrays[1])
+        # 1 of 20,000 test samples is 5e-5.
+        assert abs(got["test_accuracy"] - peer.score(scaler.transform(arrays[2]), arrays[3])) < 5e-4
+
+
 def test_knn_equals_sklearn_and_numpy(data):
     train_x, train_y, test_x, test_y, files = data
     ks, temperature = [1, 5, 20, 200], 0.1
@@ -220,6 +239,14 @@ def test_wrong_input_gives_one_error_and_writes_nothing(tmp_path):
         done = run(name, "--train-features", train, "--test-features", test, "--out", out, *more, code=code)
         assert done.stderr.startswith("error: ") and expected in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert done.stdout == "" and not out.exists()
+    before = good.read_bytes()
+    for name in ("eval-knn", "eval-linear"):
+        link = tmp_path / ".." / tmp_path.name / "good.safetensors"
+        done = run(name, "--train-features", good, "--test-features", good, "--out", link, code=2)
+        assert "replace the file that is read" in done.stderr and good.read_bytes() == before
+        for some in ([], ["--train-features", good], ["--test-features", good]):
+            done = run(name, *some, code=2)
+            assert "--run" in done.stderr and "--train-features" in done.stderr and "--test-features" in done.stderr
     done = run("eval-knn", "--train-features", good, "--test-features", good, "--out", tmp_path / "no" / "o.json", code=1)
     assert "no folder" in done.stderr
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".safetensors"] * 5

@@ -62,6 +62,25 @@ fn sync_folder(path: &Path) -> Result<()> {
     opened.sync_all().map_err(Error::io(folder, "cannot bring the folder to the disk"))
 }
 
+/// Refuses to write to a file that is being read from.
+///
+/// # Errors
+/// [`Error::Config`] where both paths lead to one file, whatever they look like.
+pub fn refuse_same_file(out: &Path, input: &Path) -> Result<()> {
+    let same = match (out.canonicalize(), input.canonicalize()) {
+        (Ok(out), Ok(input)) => out == input,
+        _ => false,
+    };
+    if same {
+        return Err(Error::Config(format!(
+            "{}: the result would replace the file that is read, {}; name another file",
+            out.display(),
+            input.display()
+        )));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

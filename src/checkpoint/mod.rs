@@ -9,14 +9,14 @@ pub mod torch_file;
 mod value;
 mod zip;
 
-pub use atomic::{write_atomically, write_bytes};
+pub use atomic::{refuse_same_file, write_atomically, write_bytes};
 pub use value::Value;
 
 use crate::error::Result;
 use tch::Tensor;
 
 /// A tensor's elements as bytes, row by row, from whatever device and layout it has.
-fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
+pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
     let count = tensor.numel();
     let mut out = vec![0; count * tensor.f_kind()?.elt_size_in_bytes()];
     if count > 0 {

@@ -3,7 +3,7 @@
 use super::features::Classes;
 use super::record::check_target;
 use super::source::{Inputs, Source};
-use crate::checkpoint::write_bytes;
+use crate::checkpoint::{refuse_same_file, write_bytes};
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,16 +15,16 @@ use tch::Device;
 #[derive(Debug, Clone, clap::Args)]
 pub struct CommonArgs {
     /// A pretraining run: its encoder over its own training and test images
-    #[arg(long, value_name = "DIR", required_unless_present_all = ["train_features", "test_features"])]
+    #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Weights to take instead of the run's own: safetensors, the encoder alone or a training state
     #[arg(long, value_name = "FILE", requires = "run")]
     checkpoint: Option<PathBuf>,
     /// Features to fit on: safetensors with `features` [n, d] and `labels` [n]
-    #[arg(long, value_name = "FILE", requires = "test_features", conflicts_with = "run")]
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
     train_features: Option<PathBuf>,
     /// Features to test on, of the same encoder
-    #[arg(long, value_name = "FILE", requires = "train_features", conflicts_with = "run")]
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
     test_features: Option<PathBuf>,
     /// Where to write the result and the whole protocol as JSON [default with --run: its results folder]
     #[arg(long, value_name = "FILE")]
@@ -44,7 +44,12 @@ impl CommonArgs {
     /// An unknown or missing device, a result path that cannot be written, and what the source reports.
     pub fn load(&self) -> Result<(Inputs, Classes, Device)> {
         let device = crate::device::parse(&self.device)?;
-        self.out.as_deref().map(check_target).transpose()?;
+        if let Some(out) = &self.out {
+            check_target(out)?;
+            for input in [&self.train_features, &self.test_features, &self.checkpoint].into_iter().flatten() {
+                refuse_same_file(out, input)?;
+            }
+        }
         let inputs = self.source()?.load(device)?;
         let classes = Classes::of(&inputs.train, &inputs.test)?;
         if !classes.only_in_test.is_empty() {
@@ -65,7 +70,9 @@ impl CommonArgs {
                 Ok(Source::Run { folder: folder.clone(), checkpoint: self.checkpoint.clone() })
             }
             (None, Some(train), Some(test)) => Ok(Source::Files { train: train.clone(), test: test.clone() }),
-            _ => Err(Error::Config("give either --run, or both --train-features and --test-features".into())),
+            _ => Err(Error::Config(
+                "features are needed: give --run DIR, or both --train-features FILE and --test-features FILE".into(),
+            )),
         }
     }
 

@@ -54,7 +54,8 @@ impl Features {
             )));
         }
         let _guard = tch::no_grad_guard();
-        let features = features.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+        let given = features.f_detach()?.f_to_device(Device::Cpu)?;
+        let features = given.f_to_kind(Kind::Float)?.f_contiguous()?;
         let finite_rows = features.f_isfinite()?.f_all_dim(1, false)?;
         let bad = finite_rows.f_logical_not()?;
         let count = bad.f_sum(Kind::Int64)?.f_int64_value(&[])?;
@@ -64,6 +65,14 @@ impl Features {
             return Err(Error::NonFinite(format!(
                 "features are not finite{width} in {count} of {n} rows, the first of them row {row}; find where the encoder \
                  diverged, or leave these samples out"
+            )));
+        }
+        let zero_rows = |t: &Tensor| t.f_eq(0.0)?.f_all_dim(1, false);
+        let vanished = zero_rows(&features)?.f_sum(Kind::Int64)?.f_sub(&zero_rows(&given)?.f_sum(Kind::Int64)?)?;
+        let vanished = vanished.f_int64_value(&[])?;
+        if vanished > 0 {
+            return Err(Error::Input(format!(
+                "{vanished} of {n} rows of features are not 0 but too small for float32, which would make them 0; scale the features up"
             )));
         }
         let labels = labels.f_to_device(Device::Cpu)?.f_to_kind(Kind::Int64)?.f_contiguous()?;
@@ -374,6 +383,15 @@ mod tests {
         for n in 0..bytes.len() {
             error(&bytes[..n]);
         }
+    }
+
+    #[test]
+    fn rows_that_float32_would_make_zero_are_refused_and_single_values_are_not() {
+        let labels = Tensor::from_slice(&[0i64, 1]);
+        let new = |rows: &[f64; 4]| Features::new(&Tensor::from_slice(rows).view([2, 2]), &labels);
+        let e = new(&[1.0, 2.0, 1e-300, 1e-200]).unwrap_err().to_string();
+        assert!(e.contains("1 of 2 rows") && e.contains("too small for float32"), "{e}");
+        assert!(new(&[1.0, 1e-300, 0.0, 0.0]).is_ok());
     }
 
     #[test]

@@ -61,15 +61,14 @@ pub fn evaluate(
     }
     let classes = Classes::of(train, test)?;
     let _guard = tch::no_grad_guard();
-    let (bank_rows, zero_train) = unit_rows(train)?;
-    let (test_rows, zero_test) = unit_rows(test)?;
+    let (bank, rows) = (Rows::of(train)?, Rows::of(test)?);
     let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(train.samples());
-    let search = Search::new(&bank_rows, train.dim(), device)?;
+    let search = Search::new(&bank, device)?;
     let (mut right, mut found) = (vec![0usize; config.k.len()], [0usize; RECALL_AT.len()]);
-    for (b, rows) in test_rows.chunks(batch * train.dim()).enumerate() {
-        let targets = &classes.test[b * batch..][..rows.len() / train.dim()];
+    for (b, targets) in classes.test.chunks(batch).enumerate() {
+        let (begin, end) = (b * batch, b * batch + targets.len());
         let verdicts: Vec<_> = search
-            .nearest(rows, most)?
+            .nearest(&rows, begin, end, most)?
             .into_par_iter()
             .zip(targets)
             .map(|(neighbours, target)| judge(config, &neighbours, *target, &classes))
@@ -78,7 +77,7 @@ pub fn evaluate(
             right.iter_mut().zip(votes).for_each(|(sum, v)| *sum += usize::from(v));
             found.iter_mut().zip(hits).for_each(|(sum, v)| *sum += usize::from(v));
         }
-        progress((b * batch + targets.len()) as u64, test.samples() as u64);
+        progress(end as u64, test.samples() as u64);
     }
     let share = |count: usize| count as f64 / test.samples() as f64;
     let accuracy_at_k: BTreeMap<usize, f64> = config.k.iter().copied().zip(right.into_iter().map(share)).collect();
@@ -87,8 +86,8 @@ pub fn evaluate(
         accuracy_at_k,
         recall_at: RECALL_AT.into_iter().zip(found.map(share)).collect(),
         bank: train.samples(),
-        zero_train,
-        zero_test,
+        zero_train: bank.zeros(),
+        zero_test: rows.zeros(),
     })
 }
 
@@ -120,49 +119,85 @@ fn judge(
     )
 }
 
-/// Rows of norm 1 (in float32), and how many have norm 0 and stay 0. The norm is taken in float64, where no square of a
-/// float32 number overflows or vanishes.
-fn unit_rows(features: &Features) -> Result<(Vec<f32>, usize)> {
-    let mut rows = Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?;
-    let zeros = rows
-        .par_chunks_mut(features.dim())
-        .map(|row| {
-            let norm = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
+/// Rows as they were given, with their norms in float64, where no square of a float32 number overflows or vanishes.
+struct Rows {
+    values: Vec<f32>,
+    norms: Vec<f64>,
+    d: usize,
+}
+
+impl Rows {
+    fn of(features: &Features) -> Result<Rows> {
+        let (values, d) = (Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?, features.dim());
+        let norm = |row: &[f32]| row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
+        let norms = values.par_chunks(d).map(norm).collect();
+        Ok(Rows { values, norms, d })
+    }
+
+    fn zeros(&self) -> usize {
+        self.norms.iter().filter(|norm| **norm == 0.0).count()
+    }
+
+    /// Some rows divided by their norms, in float32; those of norm 0 stay 0.
+    ///
+    /// # Shapes
+    /// [rows, d]
+    fn units(&self, begin: usize, end: usize, device: Device) -> Result<Tensor> {
+        let mut units = self.values[begin * self.d..end * self.d].to_vec();
+        units.par_chunks_mut(self.d).zip(&self.norms[begin..end]).for_each(|(row, &norm)| {
             if norm > 0.0 {
                 row.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
             }
-            usize::from(norm == 0.0)
-        })
-        .sum();
-    Ok((rows, zeros))
+        });
+        Ok(Tensor::f_from_slice(&units)?.f_view([-1, self.d as i64])?.f_to_device(device)?)
+    }
+
+    /// The cosine of a row and one of other rows: in float64, where products of float32 numbers are exact, and in an order
+    /// that only the length decides. 0 where a norm is 0.
+    fn similarity(&self, row: usize, others: &Rows, other: usize) -> f64 {
+        let (x, y) = (&self.values[row * self.d..][..self.d], &others.values[other * self.d..][..self.d]);
+        let norms = self.norms[row] * others.norms[other];
+        if norms == 0.0 {
+            return 0.0;
+        }
+        let mut sums = [0f64; 8];
+        let (mut left, mut right) = (x.chunks_exact(8), y.chunks_exact(8));
+        for (x, y) in left.by_ref().zip(right.by_ref()) {
+            for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+                *sum += f64::from(x) * f64::from(y);
+            }
+        }
+        let rest = left.remainder().iter().zip(right.remainder());
+        (sums.iter().sum::<f64>() + rest.map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()) / norms
+    }
 }
 
-/// Exact search in a bank of unit rows.
+/// Exact search in a bank.
 struct Search<'a> {
-    bank: &'a [f32],
-    d: usize,
+    bank: &'a Rows,
+    /// Unit rows, transposed.
     blocks: Vec<Tensor>,
     device: Device,
-    /// Twice the largest error of a float32 product.
+    /// Twice the largest error of a float32 product of unit rows.
     margin: f32,
 }
 
 impl<'a> Search<'a> {
-    fn new(bank: &'a [f32], d: usize, device: Device) -> Result<Search<'a>> {
-        let blocks = bank
-            .chunks(BANK_BLOCK * d)
-            .map(|rows| Ok(Tensor::f_from_slice(rows)?.f_view([-1, d as i64])?.f_to_device(device)?.f_tr()?))
+    fn new(bank: &'a Rows, device: Device) -> Result<Search<'a>> {
+        let count = bank.norms.len();
+        let blocks = (0..count)
+            .step_by(BANK_BLOCK)
+            .map(|begin| Ok(bank.units(begin, (begin + BANK_BLOCK).min(count), device)?.f_tr()?))
             .collect::<Result<_>>()?;
-        // Products of length d in any order: d u / (1 - d u) times the norms, which rounding leaves within 1 + u of 1.
-        let unit = f64::from(f32::EPSILON) / 2.0;
-        let error = (d as f64 + 2.0) * unit / (1.0 - (d as f64 + 2.0) * unit).max(0.5);
-        Ok(Search { bank, d, blocks, device, margin: (2.0 * error) as f32 })
+        // Products of length d in any order: d roundings; each of the two unit rows adds one, and one to its norm.
+        let roundings = (bank.d as f64 + 4.0) * f64::from(f32::EPSILON) / 2.0;
+        let error = roundings / (1.0 - roundings).max(0.5);
+        Ok(Search { bank, blocks, device, margin: (2.0 * error) as f32 })
     }
 
-    /// The nearest `k` bank rows of each row, by similarity downwards, then by index.
-    fn nearest(&self, rows: &[f32], k: usize) -> Result<Vec<Vec<Neighbour>>> {
-        let count = rows.len() / self.d;
-        let queries = Tensor::f_from_slice(rows)?.f_view([count as i64, self.d as i64])?.f_to_device(self.device)?;
+    /// The nearest `k` bank rows of each of some rows, by similarity downwards, then by index.
+    fn nearest(&self, rows: &Rows, begin: usize, end: usize, k: usize) -> Result<Vec<Vec<Neighbour>>> {
+        let (queries, count) = (rows.units(begin, end, self.device)?, end - begin);
         let mut candidates: Vec<Candidates> = (0..count).map(|_| Candidates::new(k, self.margin)).collect();
         let mut values = Vec::new();
         for (b, block) in self.blocks.iter().enumerate() {
@@ -175,33 +210,19 @@ impl<'a> Search<'a> {
                 .zip(values.par_chunks(width))
                 .for_each(|(candidates, similarities)| candidates.add(similarities, (b * BANK_BLOCK) as u32));
         }
-        let (bank, d) = (self.bank, self.d);
         Ok(candidates
             .into_par_iter()
-            .zip(rows.par_chunks(self.d))
-            .map(|(mut candidates, row)| {
+            .enumerate()
+            .map(|(row, mut candidates)| {
                 candidates.prune();
-                let mut scored: Vec<Neighbour> =
-                    candidates.kept.iter().map(|&(_, i)| (similarity(row, &bank[i as usize * d..][..d]), i)).collect();
+                let score = |&(_, i): &(f32, u32)| (rows.similarity(begin + row, self.bank, i as usize), i);
+                let mut scored: Vec<Neighbour> = candidates.kept.iter().map(score).collect();
                 scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                 scored.truncate(k);
                 scored
             })
             .collect())
     }
-}
-
-/// In float64, where products of float32 numbers are exact, and in an order that only the length decides.
-fn similarity(row: &[f32], other: &[f32]) -> f64 {
-    let mut sums = [0f64; 8];
-    let (mut left, mut right) = (row.chunks_exact(8), other.chunks_exact(8));
-    for (x, y) in left.by_ref().zip(right.by_ref()) {
-        for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
-            *sum += f64::from(x) * f64::from(y);
-        }
-    }
-    let rest: f64 = left.remainder().iter().zip(right.remainder()).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
-    sums.iter().sum::<f64>() + rest
 }
 
 /// The bank rows that may be among the nearest k of one test row.
@@ -269,14 +290,12 @@ mod tests {
         let (rows, test_labels) = random(61, 13, 5, 2);
         let train = features(&bank, 13, &labels);
         let test = features(&rows, 13, &test_labels);
-        let (bank, _) = unit_rows(&train).unwrap();
-        let (rows, _) = unit_rows(&test).unwrap();
-        let search = Search::new(&bank, 13, Device::Cpu).unwrap();
+        let (bank, rows) = (Rows::of(&train).unwrap(), Rows::of(&test).unwrap());
+        let search = Search::new(&bank, Device::Cpu).unwrap();
         for k in [1, 2, 50, 1200] {
-            let got = search.nearest(&rows, k).unwrap();
-            for (row, got) in rows.chunks(13).zip(&got) {
-                let mut all: Vec<Neighbour> =
-                    (0..1200).map(|i| (similarity(row, &bank[i as usize * 13..][..13]), i)).collect();
+            let got = search.nearest(&rows, 0, 61, k).unwrap();
+            for (row, got) in got.iter().enumerate() {
+                let mut all: Vec<Neighbour> = (0..1200).map(|i| (rows.similarity(row, &bank, i as usize), i)).collect();
                 all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                 assert_eq!(got[..], all[..k]);
             }
@@ -321,6 +340,27 @@ mod tests {
         // Row 0: labels 8 and 3 tie, 3 wins. Row 1 (zero): similarity 0 to all; the first two by index are 8 and 3.
         assert_eq!(got.accuracy_at_k.values().copied().collect::<Vec<_>>(), [1.0, 1.0]);
         assert_eq!((got.zero_train, got.zero_test), (1, 1));
+    }
+
+    #[test]
+    fn neighbours_are_right_where_all_similarities_are_nearly_one() {
+        // Rows far from the origin: cosines differ by about 1e-9, far below float32's rounding. The nearest by cosine are those
+        // with the smallest part across the common direction, which is known here without any large number.
+        let (bank, labels) = random(300, 4, 2, 7);
+        let (rows, test_labels) = random(20, 4, 2, 8);
+        let far = |rows: &[f32]| rows.chunks(4).flat_map(|r| [4096.0, r[0], r[1], r[2]]).collect::<Vec<f32>>();
+        let (bank, rows) = (far(&bank), far(&rows));
+        let (train, test) = (features(&bank, 4, &labels), features(&rows, 4, &test_labels));
+        let (bank_rows, test_rows) = (Rows::of(&train).unwrap(), Rows::of(&test).unwrap());
+        let got = Search::new(&bank_rows, Device::Cpu).unwrap().nearest(&test_rows, 0, 20, 5).unwrap();
+        for (row, got) in rows.chunks(4).zip(&got) {
+            // sin^2 of the angle is |cross part|^2 up to a relative 1e-7.
+            let across =
+                |other: &[f32]| -> f64 { (1..4).map(|c| (f64::from(row[c]) - f64::from(other[c])).powi(2)).sum() };
+            let mut all: Vec<(f64, u32)> = bank.chunks(4).zip(0..).map(|(other, i)| (across(other), i)).collect();
+            all.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert!(got.iter().zip(&all).all(|(g, a)| g.1 == a.1), "{got:?} {:?}", &all[..5]);
+        }
     }
 
     #[test]

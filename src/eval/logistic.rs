@@ -24,9 +24,12 @@ use tch::{Device, Kind, Tensor};
 const WIDTH: usize = 12;
 /// Sums that are formed side by side.
 const LANES: usize = 16;
-/// Relative distance of the objective from its minimum that a fit guarantees, and that each fit of the sweep does.
-const FINAL_GAP: f64 = 1e-5;
-const SWEEP_GAP: f64 = 1e-2;
+/// Relative distance of the objective from its minimum that the final fit aims at, and that each fit of the sweep does.
+const FINAL_GAP: f64 = 1e-6;
+const SWEEP_GAP: f64 = 1e-4;
+/// The most that is taken for the curvature of the objective: the biases have no penalty, and only what the classes' shares
+/// give them.
+const MOST_MODULUS: f64 = 1e-3;
 /// The same for fits that only lead to the next.
 const WAY_GAP: f64 = 1e-1;
 const MOST_ITERATIONS: usize = 1000;
@@ -50,7 +53,7 @@ pub struct LbfgsFit {
     pub gradient_norm: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the objective is within a relative 1e-5 of its minimum.
+    /// Whether the gradient says that the objective is within a relative 1e-6 of its minimum.
     pub converged: bool,
     /// Dimensions without variance; they are centred and not scaled.
     pub constant_features: usize,
@@ -71,7 +74,7 @@ pub struct Candidate {
     pub val_loss: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the objective is within a relative 1e-2 of its minimum.
+    /// Whether the gradient says that the objective is within a relative 1e-4 of its minimum.
     pub converged: bool,
 }
 
@@ -328,8 +331,8 @@ impl Problem {
         self.proceed(minimum, l2, gap)
     }
 
-    /// Fits one penalty from a known point, adding to its steps. The objective is strongly convex in the weights with modulus
-    /// l2, so that a gradient of norm g bounds its distance from the minimum by g^2 / (2 l2).
+    /// Fits one penalty from a known point, adding to its steps. An objective that is strongly convex with modulus m is within
+    /// g^2 / (2 m) of its minimum where its gradient has norm g; m is l2, or less where the biases bend less.
     fn proceed(&mut self, from: Minimum, l2: f64, gap: f64) -> Result<Minimum> {
         let curvature = self.preconditioner(&from.x, l2)?;
         let columns = self.columns;
@@ -344,7 +347,8 @@ impl Problem {
             }
             Ok((value, gradient))
         };
-        let enough = |value: f64, norm: f64| norm * norm <= 2.0 * l2 * gap * value;
+        let modulus = l2.min(MOST_MODULUS);
+        let enough = |value: f64, norm: f64| norm * norm <= 2.0 * modulus * gap * value;
         let minimum = minimise(from.x, objective, precondition, enough, MOST_ITERATIONS)?;
         Ok(Minimum { iterations: minimum.iterations + from.iterations, ..minimum })
     }

@@ -172,4 +172,12 @@ fn wrong_input_has_its_exit_code_and_overwrites_nothing() {
         assert!(output.stdout.is_empty(), "{file} {more:?}");
         assert_eq!(std::fs::read(&out).unwrap(), b"precious");
     }
+    let output = Command::new(env!("CARGO_BIN_EXE_loss-check"))
+        .args(["--embeddings", "good.safetensors", "--out", "./good.safetensors"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("would replace the file that is read"));
+    assert!(std::fs::read(&good).unwrap() == bytes);
 }
