@@ -33,6 +33,8 @@ const MOST_MODULUS: f64 = 1e-3;
 /// The same for fits that only lead to the next.
 const WAY_GAP: f64 = 1e-1;
 const MOST_ITERATIONS: usize = 1000;
+/// Steps after which a preconditioner that is the whole Hessian is computed anew.
+const RENEWED: usize = 40;
 /// Above this many dimensions the preconditioner would cost more than it saves, and none is used.
 const MOST_PRECONDITIONED: usize = 4096;
 /// Most numbers in the diagonal blocks of the Hessian for several classes (64 MiB).
@@ -168,12 +170,20 @@ struct Problem {
 }
 
 /// Cholesky factors of diagonal blocks of the Hessian, for consecutive parameters; a single smaller one is that of each class.
-struct Curvature(Vec<Cholesky>);
+struct Curvature {
+    factors: Vec<Cholesky>,
+    parameters: usize,
+}
 
 impl Curvature {
+    /// Whether one block has all parameters.
+    fn is_whole(&self) -> bool {
+        self.factors[0].n() == self.parameters
+    }
+
     /// Solves in place.
     fn solve(&self, v: &mut [f64]) {
-        match self.0.as_slice() {
+        match self.factors.as_slice() {
             [shared] => v.par_chunks_mut(shared.n()).for_each(|v| shared.solve(v)),
             factors => {
                 v.par_chunks_mut(factors[0].n()).zip(factors).for_each(|(v, factor)| factor.solve(v));
@@ -317,7 +327,8 @@ impl Problem {
             matrix.iter_mut().step_by(n + 1).for_each(|v| *v += l2);
             Cholesky::factor(matrix, n)
         };
-        Ok(Some(Curvature(rows.chunks(together.max(1)).map(factor).collect::<Result<_>>()?)))
+        let factors = rows.chunks(together.max(1)).map(factor).collect::<Result<_>>()?;
+        Ok(Some(Curvature { factors, parameters: columns * classes }))
     }
 
     /// Fits one penalty from zero, by way of stronger ones.
@@ -334,23 +345,32 @@ impl Problem {
     /// Fits one penalty from a known point, adding to its steps. An objective that is strongly convex with modulus m is within
     /// g^2 / (2 m) of its minimum where its gradient has norm g; m is l2, or less where the biases bend less.
     fn proceed(&mut self, from: Minimum, l2: f64, gap: f64) -> Result<Minimum> {
-        let curvature = self.preconditioner(&from.x, l2)?;
-        let columns = self.columns;
-        let precondition = |v: &mut [f64]| curvature.iter().for_each(|c| c.solve(v));
-        let objective = |parameters: &[f64]| {
-            let (mut value, mut gradient) = self.loss(parameters)?;
-            for (w, g) in parameters.chunks(columns).zip(gradient.chunks_mut(columns)) {
-                for (w, g) in w[..columns - 1].iter().zip(g) {
-                    value += 0.5 * l2 * w * w;
-                    *g += l2 * w;
-                }
-            }
-            Ok((value, gradient))
-        };
-        let modulus = l2.min(MOST_MODULUS);
+        let (columns, modulus) = (self.columns, l2.min(MOST_MODULUS));
         let enough = |value: f64, norm: f64| norm * norm <= 2.0 * modulus * gap * value;
-        let minimum = minimise(from.x, objective, precondition, enough, MOST_ITERATIONS)?;
-        Ok(Minimum { iterations: minimum.iterations + from.iterations, ..minimum })
+        let mut minimum = from;
+        loop {
+            let curvature = self.preconditioner(&minimum.x, l2)?;
+            let precondition = |v: &mut [f64]| curvature.iter().for_each(|c| c.solve(v));
+            let objective = |parameters: &[f64]| {
+                let (mut value, mut gradient) = self.loss(parameters)?;
+                for (w, g) in parameters.chunks(columns).zip(gradient.chunks_mut(columns)) {
+                    for (w, g) in w[..columns - 1].iter().zip(g) {
+                        value += 0.5 * l2 * w * w;
+                        *g += l2 * w;
+                    }
+                }
+                Ok((value, gradient))
+            };
+            // Where the Hessian has changed so much that its old self is no help, it is taken anew; an approximation of it
+            // gains nothing by that.
+            let most = if curvature.as_ref().is_some_and(Curvature::is_whole) { RENEWED } else { MOST_ITERATIONS };
+            let next = minimise(minimum.x, objective, precondition, enough, most)?;
+            let stuck = next.iterations < most;
+            minimum = Minimum { iterations: next.iterations + minimum.iterations, ..next };
+            if minimum.converged || stuck || minimum.iterations >= MOST_ITERATIONS {
+                return Ok(minimum);
+            }
+        }
     }
 }
 
