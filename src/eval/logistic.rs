@@ -26,7 +26,7 @@ const WIDTH: usize = 12;
 const LANES: usize = 16;
 /// Relative distance of the objective from its minimum that the final fit aims at, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-6;
-const SWEEP_GAP: f64 = 1e-4;
+const SWEEP_GAP: f64 = 1e-3;
 /// The most that is taken for the curvature of the objective: the biases have no penalty, and only what the classes' shares
 /// give them.
 const MOST_MODULUS: f64 = 1e-3;
@@ -76,7 +76,7 @@ pub struct Candidate {
     pub val_loss: f64,
     /// Steps taken.
     pub iterations: usize,
-    /// Whether the gradient says that the objective is within a relative 1e-4 of its minimum.
+    /// Whether the gradient says that the objective is within a relative 1e-3 of its minimum.
     pub converged: bool,
 }
 
