@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole way once, on real images: set-up, Fashion-MNIST, a small ResNet-18 pretrained with InfoNCE and with WEINCE
 # under the same seeds, linear probe and kNN on all 10,000 test images, a table and a page with pictures.
-#   scripts/demo.sh          on 2 cores about 11 minutes after the downloads, half of them the first build
+#   scripts/demo.sh          on 2 cores about 12 minutes after the downloads, almost 5 of them the first build
 # SEEDS="0 1 2" runs other seeds. What is finished is kept: run it again to go on after an interruption.
 set -euo pipefail
 cd "$(dirname "$0")/.."
