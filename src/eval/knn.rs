@@ -1,7 +1,7 @@
 //! Nearest neighbours: the weighted vote of Wu et al. (2018) with cosine similarity, and recall among the nearest.
 //!
 //! The neighbours are exact and the same for every block size, thread count and device. Blocks of float32 products only
-//! propose: every rounding of a float32 dot product of unit vectors is at most (d + 2) 2^-24, so whatever lies within twice
+//! propose: every rounding of a float32 dot product of unit vectors is at most (d + 4) 2^-24, so whatever lies within twice
 //! that of the k-th best is kept and scored again in float64, in one fixed order. Ties go to the lower bank index, so
 //! duplicates in the bank rank by their place in it. Features that have collapsed to a point make everything a candidate:
 //! slow, and still right.

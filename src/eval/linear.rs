@@ -14,7 +14,7 @@ use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
 /// Rows that are multiplied at once: little enough to stay in the cache between the two products of a step.
-pub(super) const BLOCK: i64 = 2048;
+pub(super) const BLOCK: usize = 2048;
 
 /// What a probe reached, for one seed.
 #[derive(Debug, Clone, Serialize)]
@@ -156,8 +156,8 @@ impl Classifier {
     pub fn score(&self, features: &Tensor, rows: Option<&[i64]>, targets: &[Option<usize>]) -> Result<(usize, f64)> {
         let classes = self.weight.size()[1] as usize;
         let (mut correct, mut loss, mut known) = (0, 0.0, 0usize);
-        for (b, targets) in targets.chunks(BLOCK as usize).enumerate() {
-            let begin = b * BLOCK as usize;
+        for (b, targets) in targets.chunks(BLOCK).enumerate() {
+            let begin = b * BLOCK;
             let block = match rows {
                 Some(rows) => {
                     features.f_index_select(0, &Tensor::f_from_slice(&rows[begin..begin + targets.len()])?)?

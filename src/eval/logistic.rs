@@ -27,11 +27,11 @@ const LANES: usize = 16;
 /// Relative distance of the objective from its minimum that the final fit aims at, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-6;
 const SWEEP_GAP: f64 = 1e-3;
+/// The same for fits that only lead to the next.
+const WAY_GAP: f64 = 1e-1;
 /// The most that is taken for the curvature of the objective: the biases have no penalty, and only what the classes' shares
 /// give them.
 const MOST_MODULUS: f64 = 1e-3;
-/// The same for fits that only lead to the next.
-const WAY_GAP: f64 = 1e-1;
 const MOST_ITERATIONS: usize = 1000;
 /// Steps after which a preconditioner that is the whole Hessian is computed anew.
 const RENEWED: usize = 40;
@@ -170,20 +170,17 @@ struct Problem {
 }
 
 /// Cholesky factors of diagonal blocks of the Hessian, for consecutive parameters; a single smaller one is that of each class.
-struct Curvature {
-    factors: Vec<Cholesky>,
-    parameters: usize,
-}
+struct Curvature(Vec<Cholesky>);
 
 impl Curvature {
     /// Whether one block has all parameters.
-    fn is_whole(&self) -> bool {
-        self.factors[0].n() == self.parameters
+    fn is_whole(&self, parameters: usize) -> bool {
+        self.0[0].n() == parameters
     }
 
     /// Solves in place.
     fn solve(&self, v: &mut [f64]) {
-        match self.factors.as_slice() {
+        match self.0.as_slice() {
             [shared] => v.par_chunks_mut(shared.n()).for_each(|v| shared.solve(v)),
             factors => {
                 v.par_chunks_mut(factors[0].n()).zip(factors).for_each(|(v, factor)| factor.solve(v));
@@ -209,12 +206,12 @@ impl Problem {
         let (samples, d) = (rows.len(), task.train.dim());
         let options = (Kind::Double, task.device);
         let mut mean = Tensor::f_zeros([d as i64], options)?;
-        for rows in rows.chunks(BLOCK as usize) {
+        for rows in rows.chunks(BLOCK) {
             mean = mean.f_add(&block(rows)?.f_sum_dim_intlist(0i64, false, Kind::Double)?)?;
         }
         mean = mean.f_div_scalar(samples as f64)?;
         let mut variance = Tensor::f_zeros([d as i64], options)?;
-        for rows in rows.chunks(BLOCK as usize) {
+        for rows in rows.chunks(BLOCK) {
             let centred = block(rows)?.f_to_kind(Kind::Double)?.f_sub(&mean)?;
             variance = variance.f_add(&centred.f_square()?.f_sum_dim_intlist(0i64, false, Kind::Double)?)?;
         }
@@ -224,7 +221,7 @@ impl Problem {
         let scale = deviation.f_masked_fill(&constant, 1.0)?;
 
         let mut lanes: Vec<Vec<Block>> = (0..LANES).map(|_| Vec::new()).collect();
-        for (b, rows) in rows.chunks(BLOCK as usize).enumerate() {
+        for (b, rows) in rows.chunks(BLOCK).enumerate() {
             let y: Vec<i64> = rows.iter().map(|&i| task.classes.train[i as usize] as i64).collect();
             let y = Tensor::f_from_slice(&y)?.f_to_device(task.device)?.f_unsqueeze(1)?;
             lanes[b % LANES].push(Block { x: augmented(&block(rows)?, &mean, &scale)?, y });
@@ -286,6 +283,18 @@ impl Problem {
         Ok((loss / samples, numbers(&gradient)?))
     }
 
+    /// The loss with its penalty, and the gradient of both.
+    fn objective(&mut self, parameters: &[f64], l2: f64) -> Result<(f64, Vec<f64>)> {
+        let (mut value, mut gradient) = self.loss(parameters)?;
+        for (w, g) in parameters.chunks(self.columns).zip(gradient.chunks_mut(self.columns)) {
+            for (w, g) in w[..self.columns - 1].iter().zip(g) {
+                value += 0.5 * l2 * w * w;
+                *g += l2 * w;
+            }
+        }
+        Ok((value, gradient))
+    }
+
     /// The preconditioner at a point; none where it would be too large.
     fn preconditioner(&mut self, parameters: &[f64], l2: f64) -> Result<Option<Curvature>> {
         let (columns, classes) = (self.columns, self.classes);
@@ -299,7 +308,11 @@ impl Problem {
         let parts: Vec<Tensor> =
             self.lanes.iter().flatten().map(|block| Ok(block.x.f_slice(0, 0, None, every)?)).collect::<Result<_>>()?;
         let x = Tensor::f_cat(&parts, 0)?;
-        let p = x.f_matmul(&matrix(parameters, columns, x.device())?)?.f_softmax(1, Kind::Double)?;
+        // On a worker, as all products here: LibTorch's own threads may sum in another order.
+        let (x, p) = self.pool.install(move || -> Result<(Tensor, Tensor)> {
+            let p = x.f_matmul(&matrix(parameters, columns, x.device())?)?.f_softmax(1, Kind::Double)?;
+            Ok((x, p))
+        })?;
         let (samples, diagonal) = (x.size()[0] as f64, p.f_sub(&p.f_square()?)?);
         // For each class, or for their mean: the weights of the samples in its row of blocks of the Hessian, [samples, classes
         // taken together].
@@ -327,8 +340,7 @@ impl Problem {
             matrix.iter_mut().step_by(n + 1).for_each(|v| *v += l2);
             Cholesky::factor(matrix, n)
         };
-        let factors = rows.chunks(together.max(1)).map(factor).collect::<Result<_>>()?;
-        Ok(Some(Curvature { factors, parameters: columns * classes }))
+        Ok(Some(Curvature(rows.chunks(together.max(1)).map(factor).collect::<Result<_>>()?)))
     }
 
     /// Fits one penalty from zero, by way of stronger ones.
@@ -345,26 +357,17 @@ impl Problem {
     /// Fits one penalty from a known point, adding to its steps. An objective that is strongly convex with modulus m is within
     /// g^2 / (2 m) of its minimum where its gradient has norm g; m is l2, or less where the biases bend less.
     fn proceed(&mut self, from: Minimum, l2: f64, gap: f64) -> Result<Minimum> {
-        let (columns, modulus) = (self.columns, l2.min(MOST_MODULUS));
+        let modulus = l2.min(MOST_MODULUS);
         let enough = |value: f64, norm: f64| norm * norm <= 2.0 * modulus * gap * value;
         let mut minimum = from;
         loop {
             let curvature = self.preconditioner(&minimum.x, l2)?;
             let precondition = |v: &mut [f64]| curvature.iter().for_each(|c| c.solve(v));
-            let objective = |parameters: &[f64]| {
-                let (mut value, mut gradient) = self.loss(parameters)?;
-                for (w, g) in parameters.chunks(columns).zip(gradient.chunks_mut(columns)) {
-                    for (w, g) in w[..columns - 1].iter().zip(g) {
-                        value += 0.5 * l2 * w * w;
-                        *g += l2 * w;
-                    }
-                }
-                Ok((value, gradient))
-            };
             // Where the Hessian has changed so much that its old self is no help, it is taken anew; an approximation of it
             // gains nothing by that.
-            let most = if curvature.as_ref().is_some_and(Curvature::is_whole) { RENEWED } else { MOST_ITERATIONS };
-            let next = minimise(minimum.x, objective, precondition, enough, most)?;
+            let most =
+                if curvature.as_ref().is_some_and(|c| c.is_whole(minimum.x.len())) { RENEWED } else { MOST_ITERATIONS };
+            let next = minimise(minimum.x, |x| self.objective(x, l2), precondition, enough, most)?;
             let stuck = next.iterations < most;
             minimum = Minimum { iterations: next.iterations + minimum.iterations, ..next };
             if minimum.converged || stuck || minimum.iterations >= MOST_ITERATIONS {

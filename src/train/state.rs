@@ -20,7 +20,8 @@ pub fn save(path: &Path, stepper: &Stepper, step: u64) -> Result<()> {
     if let Some(ema) = stepper.loss.state() {
         tensors.push((LOSS_STATE.to_string(), Tensor::from(ema).to_kind(Kind::Float)));
     }
-    let (step, checksum) = (step.to_string(), checksum(&tensors, &step.to_string())?);
+    let step = step.to_string();
+    let checksum = checksum(&tensors, &step)?;
     let metadata =
         [("format", FORMAT.into()), ("step", step), ("crc32c", checksum), ("weince", env!("CARGO_PKG_VERSION").into())];
     safetensors::save(path, &tensors, &metadata.map(|(key, value)| (key.to_string(), value)).into())

@@ -6,9 +6,7 @@ use std::path::Path;
 
 const EDGE: usize = 32;
 const PIXELS: usize = 3 * EDGE * EDGE;
-/// Records of the longest official file.
-const MOST_RECORDS: u64 = 50_000;
-/// Records of the official parts.
+/// Records of the official parts; no file has more than a whole training part.
 const TRAIN_RECORDS: usize = 50_000;
 const TEST_RECORDS: usize = 10_000;
 
@@ -98,13 +96,13 @@ pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSe
 /// The bytes of a file that has whole records, one at least.
 fn read(path: &Path, record: usize) -> Result<Vec<u8>> {
     let len = path.metadata().map_err(Error::io(path, "cannot read"))?.len();
-    let most = MOST_RECORDS * record as u64;
+    let most = (TRAIN_RECORDS * record) as u64;
     if len == 0 || len % record as u64 != 0 || len > most {
         return Err(Error::data(
             path,
             Some(len - len % record as u64),
             format!(
-                "is {len} bytes long; expected a whole number of records of {record} bytes, 1 to {MOST_RECORDS}: it is cut short or \
+                "is {len} bytes long; expected a whole number of records of {record} bytes, 1 to {TRAIN_RECORDS}: it is cut short or \
                  another version than the binary one; fetch it again"
             ),
         ));
