@@ -5,19 +5,19 @@
 set -eu
 cd "$(dirname "$0")/../.."
 sizes=${1:-256 512 1024}
-broadcast_sizes=${2:-256 512}
+broadcast_sizes=${2-256 512}
 rounds=${3:-3}
 export OMP_NUM_THREADS=1
 cargo build --release --bench loss
 bench=$(cargo build --release --bench loss --message-format=json 2>/dev/null |
-    sed -n 's/.*"executable":"\([^"]*\/loss-[^"]*\)".*/\1/p' | tail -1)
+    sed -n 's/.*"executable":"\([^"]*\/deps\/loss-[^"]*\)".*/\1/p' | tail -1)
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 for round in $(seq "$rounds"); do
     for n in $sizes; do
         for kind in infonce weince; do
             "$bench" time $kind "$n" 9 >>"$results"
-            .venv/bin/python scripts/bench/loss_peers.py matmul $kind "$n" 15 >>"$results"
+            .venv/bin/python scripts/bench/loss_peers.py matmul $kind "$n" 9 >>"$results"
         done
         "$bench" time reference_full "$n" 3 >>"$results"
     done

@@ -89,6 +89,7 @@ def matmul(kind: str, z_i: torch.Tensor, z_j: torch.Tensor) -> torch.Tensor:
 
 
 def step(peer, kind: str, n: int) -> float:
+    """Processor milliseconds of a batch, forward and backward."""
     z_i, z_j = (torch.randn(n, DIMENSIONS, requires_grad=True) for _ in range(2))
     start = time.process_time()
     peer(kind, z_i, z_j).backward()
@@ -108,7 +109,9 @@ def main() -> None:
     before = peak()
     times = [step(peer, kind, n) for _ in range(2)]
     extra = peak() - before
-    times = sorted([step(peer, kind, n) for _ in range(repeats)] or times)
+    # In groups as in benches/loss.rs, so that the least and the median are of the same kind on both sides.
+    group = max(2048 // n, 1) if name == "matmul" else 1
+    times = sorted([sum(step(peer, kind, n) for _ in range(group)) / group for _ in range(repeats)] or times)
     print(json.dumps({
         "peer": name, "kind": kind, "n": n, "median_ms": round(times[len(times) // 2], 3), "least_ms": round(times[0], 3),
         "extra_mib": round(extra, 1),

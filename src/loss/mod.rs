@@ -158,7 +158,7 @@ impl Loss {
         let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
         let value = evaluated.loss.to_kind(working_kind(z_i.kind()));
         let product = plan.cap.product_kind(working_kind(z_i.kind()));
-        let gradients = evaluated.gradient.map(|g| pairs.pull_back(g, product)).transpose()?;
+        let gradients = evaluated.gradient.map(|g| pairs.pull_back(&g, product)).transpose()?;
         drop(guard);
         let loss = match gradients {
             Some((g_i, g_j)) => known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?,

@@ -259,46 +259,64 @@ impl Pairs {
         }
     }
 
-    /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each; `product` is the kind of the products.
-    pub fn pull_back(self, g: Tensor, product: Kind) -> Result<(Tensor, Tensor)> {
-        // Nobody needs the shortfalls any more.
-        let mut transposed = self.delta.shallow_clone();
-        transposed.f_copy_(&g.tr())?;
+    /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each; `kind` is the kind of the products.
+    pub fn pull_back(self, g: &Tensor, kind: Kind) -> Result<(Tensor, Tensor)> {
+        let panels = Panels::new(self.shape, g, kind)?;
         match self.shape.layout {
             Layout::TwoView => {
                 // Rows and columns are the same embeddings.
-                transposed += g;
-                let both = self.rows.pull_back(&self.product(&transposed, &self.rows, product)?);
+                let sum = |block: &Block| Ok(panels.transposed(block)?.f_add_(&block.of(g))?);
+                let both = self.rows.pull_back(&self.product(sum, &self.rows, kind)?);
                 Ok((both.narrow(0, 0, self.shape.samples), both.narrow(0, self.shape.samples, self.shape.samples)))
             }
             Layout::OneWay => Ok((
-                self.rows.pull_back(&self.product(&g, &self.columns, product)?),
-                self.columns.pull_back(&self.product(&transposed, &self.rows, product)?),
+                self.rows.pull_back(&self.product(|block| Ok(block.of(g).to_kind(kind)), &self.columns, kind)?),
+                self.columns.pull_back(&self.product(|block| panels.transposed(block), &self.rows, kind)?),
             )),
         }
     }
 
-    /// `matrix` [A, C] times the unit rows of `side` [C, d], computed in `kind`; float64.
+    /// A matrix [A, C] times the unit rows of `side` [C, d], computed in `kind`; float64. `rows` gives the matrix by blocks
+    /// of its rows.
     ///
     /// # Numerics
     /// The product is of the rows' differences from their mean: where all embeddings lie in one small cap, most of every
     /// row is the mean, which the projection in [`Side::pull_back`] takes away again.
-    fn product(&self, matrix: &Tensor, side: &Side, kind: Kind) -> Result<Tensor> {
+    fn product(&self, rows: impl Fn(&Block) -> Result<Tensor>, side: &Side, kind: Kind) -> Result<Tensor> {
         let mean = side.unit.mean_dim([0i64].as_slice(), true, Kind::Double);
         let centred = (&side.unit - &mean).to_kind(kind);
         let out = Tensor::f_empty([self.shape.anchors, centred.size()[1]], (kind, centred.device()))?;
-        let sums = matrix.sum_dim_intlist([1i64].as_slice(), true, kind).to_kind(Kind::Double);
-        if matrix.kind() == kind {
-            let _ = matrix.f_mm_out(&out, &centred)?;
-        } else {
-            let blocks = self.shape.blocks_of(PRODUCT_BLOCK);
-            let buffer = Block::buffer(&blocks, self.shape.candidates, kind, centred.device())?;
-            for block in blocks {
-                let mut wide = block.part(&buffer);
-                wide.f_copy_(&block.of(matrix))?;
-                let _ = wide.f_mm_out(&block.of(&out), &centred)?;
-            }
+        let mut sums = Vec::new();
+        for block in self.shape.blocks() {
+            let rows = rows(&block)?;
+            sums.push(rows.f_sum_dim_intlist([1i64].as_slice(), true, kind)?);
+            let _ = rows.f_mm_out(&block.of(&out), &centred)?;
         }
-        Ok(out.to_kind(Kind::Double) + sums * mean)
+        Ok(out.to_kind(Kind::Double) + Tensor::f_cat(&sums, 0)?.to_kind(Kind::Double) * mean)
+    }
+}
+
+/// The transpose of a matrix [A, C], by blocks of its rows.
+struct Panels<'a> {
+    matrix: &'a Tensor,
+    /// Some columns as they are and transposed, [C, B] and [B, C] in the kind of the products. A transposition within a
+    /// processor's cache is several times as fast as one that reads a column of the whole matrix.
+    buffers: (Tensor, Tensor),
+}
+
+impl Panels<'_> {
+    fn new(shape: Shape, matrix: &Tensor, kind: Kind) -> Result<Panels<'_>> {
+        let buffer = || Block::buffer(&shape.blocks(), shape.candidates, kind, matrix.device());
+        Ok(Panels { matrix, buffers: (buffer()?, buffer()?) })
+    }
+
+    /// The block's rows of the transpose [B, A]; they stand until the next call.
+    fn transposed(&self, block: &Block) -> Result<Tensor> {
+        let (rows, columns) = (block.rows.end - block.rows.start, self.matrix.size()[0]);
+        let mut upright = block.part(&self.buffers.0).view([columns, rows]);
+        upright.f_copy_(&self.matrix.narrow(1, block.rows.start, rows))?;
+        let mut turned = block.part(&self.buffers.1);
+        turned.f_copy_(&upright.tr())?;
+        Ok(turned)
     }
 }

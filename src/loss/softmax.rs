@@ -128,9 +128,10 @@ pub(super) struct Plan {
     pub diagnostics: Diagnostics,
 }
 
-/// Evaluates the sum of the plan's terms.
+/// Evaluates the sum of the plan's terms. The gradient takes the place of the pairs' shortfalls, block after block.
 pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Result<Evaluated> {
-    let gradient = if with_gradient { Some(pairs.delta.f_empty_like()?) } else { None };
+    let gradient = with_gradient.then(|| pairs.delta.shallow_clone());
+    let full = plan.terms.iter().filter(|term| matches!(term.candidates, Candidates::All)).count();
     let blocks = pairs.shape.blocks();
     let buffer = || Block::buffer(&blocks, pairs.shape.candidates, pairs.delta.kind(), pairs.delta.device());
     let buffers = (buffer()?, buffer()?);
@@ -139,7 +140,8 @@ pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Resul
         let rows = Rows {
             anchors: pairs.shape.anchors as f64,
             negatives: pairs.shape.negatives,
-            delta: block.of(&pairs.delta),
+            // The second full term still needs what the first one overwrites.
+            delta: if full > 1 { block.of(&pairs.delta).copy() } else { block.of(&pairs.delta) },
             positive: block.of(&pairs.positive),
             hardest: block.of(&plan.hardest),
             cap: plan.cap,
