@@ -40,8 +40,12 @@ fn closed_form_equals_automatic_differentiation() {
     for layout in [Layout::TwoView, Layout::OneWay] {
         for yaml in CONFIGS {
             for geometry in GEOMETRIES {
-                for (n, d) in [(2, 3), (5, 4), (24, 16)] {
+                // 400 samples are several blocks of rows a view, the last one shorter.
+                for (n, d) in [(2, 3), (5, 4), (24, 16), (400, 8)] {
                     if n == 2 && matches!(geometry, Geometry::Duplicates) {
+                        continue;
+                    }
+                    if n == 400 && !matches!(geometry, Geometry::Random) {
                         continue;
                     }
                     let (n, d) = if matches!(geometry, Geometry::Duplicates) { (n.max(4), d) } else { (n, d) };
