@@ -40,6 +40,13 @@ fn main() -> ExitCode {
             if run.metrics.torn {
                 eprintln!("report: {}: the last line of metrics.jsonl is torn and left out", run.folder.display());
             }
+            if !run.outdated.is_empty() {
+                eprintln!(
+                    "report: {}: the results of {} are of other weights than the run has now, and left out; evaluate again",
+                    run.folder.display(),
+                    run.outdated.join(" and ")
+                );
+            }
             let missing = run.missing_results();
             if !missing.is_empty() {
                 eprintln!("report: {}: no results of {} yet", run.folder.display(), missing.join(" and "));

@@ -18,7 +18,7 @@ scripts/setup.sh
 banner "data"
 .venv/bin/python scripts/fetch_data.py fashion-mnist --root data
 banner "build"
-cargo build --release --bin pretrain-vision --bin eval-linear --bin eval-knn --bin report
+cargo build --release --bins
 
 # Pretrains with a loss and a seed and evaluates; parts that are finished are left out.
 one_run() {

@@ -4,7 +4,11 @@ use crate::checkpoint::write_bytes;
 use crate::error::{Error, Result};
 use crate::machine::Cpu;
 use crate::{device, torch};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::Serialize;
+use serde_json::{Map, Value};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use tch::Device;
 
@@ -91,6 +95,10 @@ impl RunFolder {
     pub fn encoder(&self) -> PathBuf {
         self.checkpoints().join("encoder.safetensors")
     }
+    /// What evaluations read: the trained encoder, or, where the run has not ended, its last state.
+    pub fn weights(&self) -> Option<PathBuf> {
+        [self.encoder(), self.state()].into_iter().find(|path| path.is_file())
+    }
     /// Pictures.
     pub fn report(&self) -> PathBuf {
         self.root.join("report")
@@ -104,12 +112,41 @@ impl RunFolder {
         self.root.join("results")
     }
 
-    /// Records where a run takes place: versions, processor, threads, device, command line.
+    /// Makes this process the only one that trains in the folder, until the file that it gives is dropped.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// Another process that does, and what the system refuses.
+    pub fn lock(&self) -> Result<File> {
+        let path = self.root.join(".lock");
+        let file = File::create(&path).map_err(Error::io(&path, "cannot lock the run folder"))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(file),
+            Err(Errno::WOULDBLOCK) => Err(Error::Config(format!(
+                "{}: another process is training in this run folder; wait for it or stop it, or choose another with --run-dir",
+                self.root.display()
+            ))),
+            Err(e) => Err(Error::io(&path, "cannot lock the run folder")(e.into())),
+        }
+    }
+
+    /// Records where a run takes place: versions, processor, threads, device, command line. What earlier starts recorded is
+    /// kept in the list `earlier`.
+    ///
+    /// # Errors
+    /// An earlier record that is damaged, and what the system refuses.
     pub fn write_environment(&self, device: Device) -> Result<()> {
         let cpu = Cpu::of_this_machine()?;
+        let path = self.environment();
+        let mut earlier = Vec::new();
+        if path.is_file() {
+            let bytes = std::fs::read(&path).map_err(Error::io(&path, "cannot read"))?;
+            let mut last: Map<String, Value> = serde_json::from_slice(&bytes)
+                .map_err(|e| Error::data(&path, None, format!("no JSON object ({e}); move it away to go on")))?;
+            if let Some(Value::Array(before)) = last.remove("earlier") {
+                earlier = before;
+            }
+            earlier.push(Value::Object(last));
+        }
         let environment = Environment {
             weince: env!("CARGO_PKG_VERSION"),
             libtorch: torch::libtorch_version(),
@@ -118,11 +155,12 @@ impl RunFolder {
             threads: tch::get_num_threads(),
             device: device::name(device),
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
-            command: std::env::args().collect(),
+            command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+            earlier,
         };
         let text =
             serde_json::to_string_pretty(&environment).map_err(|e| Error::Input(format!("environment.json: {e}")))?;
-        write_bytes(&self.environment(), text + "\n")
+        write_bytes(&path, text + "\n")
     }
 }
 
@@ -136,4 +174,6 @@ struct Environment {
     device: String,
     started: String,
     command: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<Value>,
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tch::Tensor;
 use weince::Error;
 use weince::config::augment::{AugmentConfig, BlurConfig, NormalizeConfig};
-use weince::config::data::DataConfig;
+use weince::config::data::{CifarConfig, DataConfig, IdxConfig, SyntheticConfig};
 use weince::data::{Batch, ImageSet, Loader, Position, Sampler, Split, eval_batches, load};
 
 fn idx(root: &Path) -> DataConfig {
-    DataConfig::Idx { root: root.into(), classes: 10, threads: 2 }
+    DataConfig::Idx(IdxConfig { root: root.into(), classes: 10, threads: 2 })
 }
 
 /// An IDX file: magic number, dimensions, values.
@@ -126,7 +126,7 @@ fn more_classes_can_be_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("train-images-idx3-ubyte"), images()).unwrap();
     std::fs::write(folder.path().join("train-labels-idx1-ubyte"), idx_file(0x801, &[3], &[46, 0, 1])).unwrap();
-    let config = DataConfig::Idx { root: folder.path().into(), classes: 47, threads: 2 };
+    let config = DataConfig::Idx(IdxConfig { root: folder.path().into(), classes: 47, threads: 2 });
     let set = load(&config, Split::Train).unwrap();
     assert_eq!((set.labels, set.classes), (vec![46, 0, 1], 47));
 }
@@ -143,11 +143,11 @@ fn records(labels: &[&[u8]]) -> Vec<u8> {
 }
 
 fn cifar_10(root: &Path) -> DataConfig {
-    DataConfig::Cifar10 { root: root.into(), threads: 2 }
+    DataConfig::Cifar10(CifarConfig { root: root.into(), threads: 2 })
 }
 
 fn cifar_100(root: &Path) -> DataConfig {
-    DataConfig::Cifar100 { root: root.into(), threads: 2 }
+    DataConfig::Cifar100(CifarConfig { root: root.into(), threads: 2 })
 }
 
 #[test]
@@ -204,13 +204,14 @@ fn damaged_cifar_files_are_refused_with_the_place() {
 }
 
 fn synthetic(train: usize, size: usize) -> ImageSet {
-    let config = DataConfig::Synthetic { classes: 10, train, test: 200, size, seed: 4, threads: 2 };
+    let config = DataConfig::Synthetic(SyntheticConfig { classes: 10, train, test: 200, size, seed: 4, threads: 2 });
     load(&config, Split::Train).unwrap()
 }
 
 #[test]
 fn the_synthetic_set_is_fixed_and_its_classes_can_be_told_apart() {
-    let config = DataConfig::Synthetic { classes: 10, train: 400, test: 200, size: 16, seed: 4, threads: 2 };
+    let config =
+        DataConfig::Synthetic(SyntheticConfig { classes: 10, train: 400, test: 200, size: 16, seed: 4, threads: 2 });
     let (train, test) = (load(&config, Split::Train).unwrap(), load(&config, Split::Test).unwrap());
     assert_eq!(train.sha256, synthetic(400, 16).sha256);
     assert_ne!(train.image(0), test.image(0));

@@ -139,6 +139,15 @@ fn namesakes_are_told_apart_by_what_differs() {
     std::fs::write(&path, text).unwrap();
     let labels: Vec<_> = read_groups(&[a, b]).unwrap().into_iter().map(|g| g.label).collect();
     assert_eq!(labels, ["weince (loss.gate.margin=2.0)", "weince (loss.gate.margin=6.0)"]);
+
+    // Of other kinds of loss only what is no setting of the loss.
+    let c = run_folder(folder.path(), "infonce", 0, 2, None);
+    let path = c.join("config.resolved.yaml");
+    let text = std::fs::read_to_string(&path).unwrap().replace("width: 16", "width: 8");
+    std::fs::write(&path, text).unwrap();
+    let labels: Vec<_> =
+        read_groups(&[folder.path().join("weince-0"), c]).unwrap().into_iter().map(|g| g.label).collect();
+    assert_eq!(labels, ["weince (model.encoder.width=16)", "infonce (model.encoder.width=8)"]);
 }
 
 #[test]

@@ -278,6 +278,92 @@ fn an_existing_folder_is_left_alone() {
 }
 
 #[test]
+fn one_process_trains_in_a_folder_at_a_time() {
+    let desk = Desk::new();
+    desk.must_run("run", &[]);
+    let folder = weince::run::RunFolder::open(&desk.path("run")).unwrap();
+    let before = std::fs::read(folder.metrics()).unwrap();
+    let lock = folder.lock().unwrap();
+    let out = desk.run("run", &["--resume", "--set", "train.epochs=3"]);
+    assert_eq!(code(&out), Some(2));
+    assert!(stderr(&out).contains("another process is training"), "{}", stderr(&out));
+    assert_eq!(std::fs::read(folder.metrics()).unwrap(), before);
+    drop(lock);
+    desk.must_run("run", &["--resume", "--set", "train.epochs=3"]);
+    assert_eq!(desk.series("run", "loss").len(), 18);
+}
+
+#[test]
+fn every_start_is_recorded_and_a_run_cannot_shrink() {
+    let desk = Desk::new();
+    desk.must_run("run", &[]);
+    let config = || std::fs::read_to_string(desk.path("run/config.resolved.yaml")).unwrap();
+    let before = config();
+    let out = desk.run("run", &["--resume", "--set", "train.epochs=1"]);
+    assert_eq!(code(&out), Some(2));
+    let message = stderr(&out);
+    assert!(message.contains("1 are 6 steps") && message.contains("already done 12") && message.contains("at least 2"));
+    assert_eq!(config(), before);
+    desk.must_run("run", &["--resume", "--set", "train.epochs=3"]);
+    desk.must_run("run", &["--resume", "--set", "train.epochs=4"]);
+    let text = std::fs::read(desk.path("run/environment.json")).unwrap();
+    let environment: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let epochs = |record: &serde_json::Value| record["command"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(epochs(&environment), "train.epochs=4");
+    let earlier = environment["earlier"].as_array().unwrap();
+    assert_eq!((earlier.len(), epochs(&earlier[1])), (2, "train.epochs=3".into()));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_name_that_is_no_text_is_a_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let desk = Desk::new();
+    let name = std::ffi::OsStr::from_bytes(b"z_\xff");
+    let mut command = desk.command("unused", &["--set", "train.epochs=1"]);
+    let out = command.arg("--dry-run").output().unwrap();
+    assert!(out.status.success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pretrain-vision"));
+    command.arg("--config").arg(desk.path("tiny.yaml")).arg("--run-dir").arg(desk.folder.path().join(name));
+    let out = command.args(["--device", "cpu", "--set", "train.epochs=1"]).output().unwrap();
+    assert!(out.status.success(), "{}", stderr(&out));
+}
+
+#[test]
+fn results_belong_to_the_weights_they_are_of() {
+    let desk = Desk::new();
+    desk.must_run("run", &["--set", "train.epochs=1"]);
+    desk.must_run("other", &["--set", "train.epochs=1", "--set", "seed=5"]);
+    let knn = |more: &[&std::ffi::OsStr]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eval-knn"));
+        let out = command.arg("--run").arg(desk.path("run")).args(more).args(["--device", "cpu"]).output().unwrap();
+        assert!(out.status.success(), "{}", stderr(&out));
+        out
+    };
+    let report = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_report"));
+        let out = command.arg(desk.path("run")).arg("--json").output().unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        (value["groups"][0]["figures"]["recall_at_1"].clone(), stderr(&out))
+    };
+    let file = desk.path("run/results/knn.json");
+    knn(&[]);
+    let own = std::fs::read(&file).unwrap();
+    // Another encoder's figures are not the run's.
+    let foreign = desk.path("other/checkpoints/encoder.safetensors");
+    let out = knn(&["--checkpoint".as_ref(), foreign.as_os_str()]);
+    assert!(stderr(&out).contains("--out FILE keeps it"), "{}", stderr(&out));
+    assert_eq!(std::fs::read(&file).unwrap(), own);
+    assert!(report().0.is_object());
+    // Neither are those of its weights before it went on.
+    desk.must_run("run", &["--resume", "--set", "train.epochs=2"]);
+    let (figure, said) = report();
+    assert!(figure.is_null() && said.contains("eval-knn are of other weights"), "{figure} {said}");
+    knn(&[]);
+    assert!(report().0.is_object());
+}
+
+#[test]
 fn a_dry_run_prints_the_resolved_run_and_writes_nothing() {
     let desk = Desk::new();
     let out = desk.must_run("run", &["--dry-run"]);

@@ -1,64 +1,76 @@
 //! `data`: which images, from where, and how many threads make views of them.
 
+use super::kind::by_kind;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A set of labelled images.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DataConfig {
     /// The MNIST family: IDX files, packed with gzip or not.
-    Idx {
-        /// Folder of the four files.
-        root: PathBuf,
-        /// Number of classes: labels go from 0 to one less.
-        #[serde(default = "defaults::idx_classes")]
-        classes: usize,
-        /// Threads that make views.
-        #[serde(default = "defaults::threads")]
-        threads: usize,
-    },
+    Idx(IdxConfig),
     /// CIFAR-10, binary version.
-    Cifar10 {
-        /// Folder that has `cifar-10-batches-bin`, or the files themselves.
-        root: PathBuf,
-        /// Threads that make views.
-        #[serde(default = "defaults::threads")]
-        threads: usize,
-    },
+    Cifar10(CifarConfig),
     /// CIFAR-100, binary version; the label is the fine one.
-    Cifar100 {
-        /// Folder that has `cifar-100-binary`, or the files themselves.
-        root: PathBuf,
-        /// Threads that make views.
-        #[serde(default = "defaults::threads")]
-        threads: usize,
-    },
+    Cifar100(CifarConfig),
     /// Striped patterns computed from a seed, for trials without any file.
-    Synthetic {
-        /// Number of classes.
-        #[serde(default = "defaults::synthetic_classes")]
-        classes: usize,
-        /// Images to train on.
-        #[serde(default = "defaults::synthetic_train")]
-        train: usize,
-        /// Images to test on.
-        #[serde(default = "defaults::synthetic_test")]
-        test: usize,
-        /// Edge of the square images.
-        ///
-        /// # Units
-        /// Pixels.
-        #[serde(default = "defaults::synthetic_size")]
-        size: usize,
-        /// Seed of the images.
-        #[serde(default)]
-        seed: u64,
-        /// Threads that make views.
-        #[serde(default = "defaults::threads")]
-        threads: usize,
-    },
+    Synthetic(SyntheticConfig),
+}
+
+by_kind!(DataConfig, default None, "idx" => Idx, "cifar10" => Cifar10, "cifar100" => Cifar100, "synthetic" => Synthetic);
+
+/// IDX files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdxConfig {
+    /// Folder of the four files.
+    pub root: PathBuf,
+    /// Number of classes: labels go from 0 to one less.
+    #[serde(default = "defaults::idx_classes")]
+    pub classes: usize,
+    /// Threads that make views.
+    #[serde(default = "defaults::threads")]
+    pub threads: usize,
+}
+
+/// CIFAR's binary files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CifarConfig {
+    /// Folder that has `cifar-10-batches-bin` or `cifar-100-binary`, or the files themselves.
+    pub root: PathBuf,
+    /// Threads that make views.
+    #[serde(default = "defaults::threads")]
+    pub threads: usize,
+}
+
+/// Computed images.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyntheticConfig {
+    /// Number of classes.
+    #[serde(default = "defaults::synthetic_classes")]
+    pub classes: usize,
+    /// Images to train on.
+    #[serde(default = "defaults::synthetic_train")]
+    pub train: usize,
+    /// Images to test on.
+    #[serde(default = "defaults::synthetic_test")]
+    pub test: usize,
+    /// Edge of the square images.
+    ///
+    /// # Units
+    /// Pixels.
+    #[serde(default = "defaults::synthetic_size")]
+    pub size: usize,
+    /// Seed of the images.
+    #[serde(default)]
+    pub seed: u64,
+    /// Threads that make views.
+    #[serde(default = "defaults::threads")]
+    pub threads: usize,
 }
 
 mod defaults {
@@ -86,30 +98,27 @@ impl DataConfig {
     /// Threads that make views.
     pub fn threads(&self) -> usize {
         match self {
-            DataConfig::Idx { threads, .. }
-            | DataConfig::Cifar10 { threads, .. }
-            | DataConfig::Cifar100 { threads, .. }
-            | DataConfig::Synthetic { threads, .. } => *threads,
+            DataConfig::Idx(c) => c.threads,
+            DataConfig::Cifar10(c) | DataConfig::Cifar100(c) => c.threads,
+            DataConfig::Synthetic(c) => c.threads,
         }
     }
 
     /// Sets the threads that make views; they change no result.
     pub fn set_threads(&mut self, count: usize) {
         match self {
-            DataConfig::Idx { threads, .. }
-            | DataConfig::Cifar10 { threads, .. }
-            | DataConfig::Cifar100 { threads, .. }
-            | DataConfig::Synthetic { threads, .. } => *threads = count,
+            DataConfig::Idx(c) => c.threads = count,
+            DataConfig::Cifar10(c) | DataConfig::Cifar100(c) => c.threads = count,
+            DataConfig::Synthetic(c) => c.threads = count,
         }
     }
 
     /// Where the images come from, for people.
     pub fn location(&self) -> String {
         match self {
-            DataConfig::Idx { root, .. } | DataConfig::Cifar10 { root, .. } | DataConfig::Cifar100 { root, .. } => {
-                root.display().to_string()
-            }
-            DataConfig::Synthetic { .. } => "synthetic".to_string(),
+            DataConfig::Idx(c) => c.root.display().to_string(),
+            DataConfig::Cifar10(c) | DataConfig::Cifar100(c) => c.root.display().to_string(),
+            DataConfig::Synthetic(_) => "synthetic".to_string(),
         }
     }
 
@@ -120,13 +129,13 @@ impl DataConfig {
     pub fn validate(&self) -> Result<()> {
         check("threads", self.threads(), 1, 1024)?;
         match self {
-            DataConfig::Idx { classes, .. } => check("classes", *classes, 2, 256),
-            DataConfig::Cifar10 { .. } | DataConfig::Cifar100 { .. } => Ok(()),
-            DataConfig::Synthetic { classes, train, test, size, .. } => {
-                check("classes", *classes, 2, 100)?;
-                check("train", *train, 1, 1_000_000)?;
-                check("test", *test, 1, 1_000_000)?;
-                check("size", *size, 8, 256)
+            DataConfig::Idx(c) => check("classes", c.classes, 2, 256),
+            DataConfig::Cifar10(_) | DataConfig::Cifar100(_) => Ok(()),
+            DataConfig::Synthetic(c) => {
+                check("classes", c.classes, 2, 100)?;
+                check("train", c.train, 1, 1_000_000)?;
+                check("test", c.test, 1, 1_000_000)?;
+                check("size", c.size, 8, 256)
             }
         }
     }
@@ -159,7 +168,7 @@ mod tests {
     #[test]
     fn defaults_are_filled_in() {
         let File { data } = parse("data: {kind: idx, root: d}", "c", &[]).unwrap();
-        assert_eq!(data, DataConfig::Idx { root: "d".into(), classes: 10, threads: 2 });
+        assert_eq!(data, DataConfig::Idx(IdxConfig { root: "d".into(), classes: 10, threads: 2 }));
         assert_eq!(data.threads(), 2);
     }
 
@@ -170,7 +179,11 @@ mod tests {
         let e = err("data: {kind: cifar1, root: d}");
         assert!(e.contains("`cifar1`") && e.contains("did you mean `cifar10`?"), "{e}");
         assert!(err("data: {kind: idx}").contains("missing field `root`"));
-        assert!(err("data: {kind: idx, root: d, threads: two}").contains("data"));
+        let e = err("data: {kind: idx, root: d, threads: two}");
+        assert!(e.contains("data: threads: invalid type: string \"two\""), "{e}");
+        assert!(err("data: {root: d}").contains("missing field `kind`"));
+        assert!(err("data:").contains("mapping"));
+        assert!(err("data: !idx {root: d}").contains("tag `!idx`"));
         let e = err("data: {kind: idx, root: d, threads: 0}");
         assert!(e.contains("data.threads: 0") && e.contains("1 to 1024"), "{e}");
         assert!(err("data: {kind: synthetic, classes: 1}").contains("data.classes: 1"));

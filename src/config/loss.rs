@@ -2,11 +2,10 @@
 //!
 //! A missing `kind` means `infonce`, and a missing `beta.kind` means `slope`. Everything else has its default below.
 
+use super::kind::by_kind;
 use super::loss_reference::ReferenceConfig;
 use crate::error::{Error, Result};
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_yaml::{Mapping, Value};
+use serde::{Deserialize, Serialize};
 
 /// The loss of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,17 +25,7 @@ impl Default for LossConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for LossConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (kind, rest) = split_kind(deserializer, "infonce")?;
-        match kind.as_str() {
-            "infonce" => rest.read().map(LossConfig::Infonce),
-            "weince" => rest.read().map(LossConfig::Weince),
-            "reference" => rest.read().map(LossConfig::Reference),
-            other => Err(D::Error::unknown_variant(other, &["infonce", "weince", "reference"])),
-        }
-    }
-}
+by_kind!(LossConfig, default Some("infonce"), "infonce" => Infonce, "weince" => Weince, "reference" => Reference);
 
 impl LossConfig {
     /// Checks every value against its allowed range.
@@ -207,18 +196,7 @@ impl Default for BetaConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for BetaConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (kind, rest) = split_kind(deserializer, "slope")?;
-        match kind.as_str() {
-            "slope" => rest.read().map(BetaConfig::Slope),
-            "hill" => rest.read().map(BetaConfig::Hill),
-            "shrunk" => rest.read().map(BetaConfig::Shrunk),
-            "fixed" => rest.read().map(BetaConfig::Fixed),
-            other => Err(D::Error::unknown_variant(other, &["slope", "hill", "shrunk", "fixed"])),
-        }
-    }
-}
+by_kind!(BetaConfig, default Some("slope"), "slope" => Slope, "hill" => Hill, "shrunk" => Shrunk, "fixed" => Fixed);
 
 /// The slope as exponent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -359,37 +337,6 @@ impl WeinceConfig {
         }
         open_unit("loss.eps", self.eps)
     }
-}
-
-/// A mapping whose `kind` is already taken out.
-struct Rest(Mapping);
-
-impl Rest {
-    fn read<T: DeserializeOwned, E: serde::de::Error>(self) -> std::result::Result<T, E> {
-        read_named(Value::Mapping(self.0)).map_err(E::custom)
-    }
-}
-
-/// Takes `kind` out of a mapping. Serde's own tagged enums know no default for the tag, and lose the path of a wrong key.
-fn split_kind<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    default: &str,
-) -> std::result::Result<(String, Rest), D::Error> {
-    let mut map = Option::<Mapping>::deserialize(deserializer)?.unwrap_or_default();
-    let kind = match map.remove("kind") {
-        None => default.to_string(),
-        Some(Value::String(kind)) => kind,
-        Some(other) => return Err(D::Error::custom(format!("`kind` is a name, found {other:?}"))),
-    };
-    Ok((kind, Rest(map)))
-}
-
-/// Reads a value; the message of an error begins with the path of the key it concerns.
-pub(super) fn read_named<T: DeserializeOwned>(value: Value) -> std::result::Result<T, String> {
-    serde_path_to_error::deserialize(value).map_err(|e| match e.path().to_string().as_str() {
-        "." => e.inner().to_string(),
-        path => format!("{path}: {}", e.inner()),
-    })
 }
 
 pub(super) fn within(key: &str, value: impl std::fmt::Display, range: &str, ok: bool) -> Result<()> {

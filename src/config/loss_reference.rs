@@ -1,6 +1,7 @@
 //! The authors' released loss under its own parameter names, and its import from their training script's `config.yaml`.
 
-use super::loss::{finite, not_negative, open_unit, positive, read_named, unit, within};
+use super::kind::read_named;
+use super::loss::{finite, not_negative, open_unit, positive, unit, within};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_yaml::{Mapping, Value};

@@ -3,6 +3,7 @@
 pub mod augment;
 pub mod data;
 pub mod eval;
+mod kind;
 pub mod loss;
 pub mod loss_reference;
 pub mod model;
@@ -30,12 +31,19 @@ pub fn load<T: DeserializeOwned>(path: &Path, sets: &[String]) -> Result<T> {
 /// # Errors
 /// As [`load`].
 pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> Result<T> {
+    // Some editors begin a file with a byte order mark.
+    let text = text.trim_start_matches('\u{feff}');
     let mut tree: Value = serde_yaml::from_str(text).map_err(|e| Error::Config(format!("{origin}: {e}")))?;
     if tree.is_null() {
         tree = Value::Mapping(Mapping::new());
     }
     for assignment in sets {
         overrides::apply(&mut tree, assignment)?;
+    }
+    if let Some(tag) = first_tag(&tree) {
+        return Err(Error::Config(format!(
+            "{origin}: the tag `{tag}` has no meaning here; write the kind of a section as `kind: name`"
+        )));
     }
     serde_path_to_error::deserialize(tree).map_err(|e| {
         let message = e.inner().to_string();
@@ -45,6 +53,16 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> 
             path => Error::Config(format!("{origin}: {path}: {message}{hint}")),
         }
     })
+}
+
+/// A tag such as `!weince`, which serde would drop.
+fn first_tag(tree: &Value) -> Option<String> {
+    match tree {
+        Value::Tagged(tagged) => Some(tagged.tag.to_string()),
+        Value::Sequence(items) => items.iter().find_map(first_tag),
+        Value::Mapping(map) => map.iter().find_map(|(key, value)| first_tag(key).or_else(|| first_tag(value))),
+        _ => None,
+    }
 }
 
 /// The known name nearest to the one that serde's message calls unknown, if any is near.
@@ -120,5 +138,12 @@ mod tests {
         assert!(err("optim: {rate: 1}", &["optim.rate.x=1"]).contains("is no mapping"));
         assert!(err("optim: {rate: 1}", &["optim..x=1"]).contains("empty key"));
         assert!(err("optim: {rate: 1}", &["optim.rate=[1"]).contains("no YAML"));
+        assert!(err("optim: {rate: 1}", &["optim.rate="]).contains("no value"));
+        assert!(err("optim: {rate: 1}", &["optim=!adam {rate: 1}"]).contains("`!adam`"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_key() {
+        assert_eq!(parse::<Outer>("\u{feff}optim: {rate: 1}", "c", &[]).unwrap().optim.rate, 1.0);
     }
 }

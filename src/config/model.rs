@@ -1,5 +1,6 @@
 //! The `model` section: encoder and projector.
 
+use super::kind::by_kind;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ impl ModelConfig {
 }
 
 /// The encoders by kind.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EncoderConfig {
     /// torchvision's `resnet18` without its classifier.
@@ -36,6 +37,8 @@ pub enum EncoderConfig {
     /// torchvision's `resnet50` without its classifier.
     Resnet50(ResnetConfig),
 }
+
+by_kind!(EncoderConfig, default None, "resnet18" => Resnet18, "resnet50" => Resnet50);
 
 impl EncoderConfig {
     /// The `kind`.

@@ -1,10 +1,11 @@
 //! The `optim` and `schedule` sections: how weights are updated and how the learning rate moves.
 
+use super::kind::by_kind;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The optimizers by kind; defaults are those of `torch.optim` where it has the optimizer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OptimConfig {
     /// `torch.optim.Adam`.
@@ -16,6 +17,8 @@ pub enum OptimConfig {
     /// Layer-wise adaptive rates on top of SGD with momentum.
     Lars(LarsConfig),
 }
+
+by_kind!(OptimConfig, default None, "adam" => Adam, "adamw" => Adamw, "sgd" => Sgd, "lars" => Lars);
 
 impl OptimConfig {
     /// The learning rate from which the schedule starts.
@@ -167,7 +170,7 @@ fn yes() -> bool {
 }
 
 /// How the learning rate moves from step to step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ScheduleConfig {
     /// A warm-up, then the optimizer's rate to the end.
@@ -175,6 +178,8 @@ pub enum ScheduleConfig {
     /// A warm-up, then half a cosine down to `final_lr`.
     Cosine(CosineConfig),
 }
+
+by_kind!(ScheduleConfig, default None, "constant" => Constant, "cosine" => Cosine);
 
 impl Default for ScheduleConfig {
     fn default() -> Self {

@@ -11,6 +11,11 @@ pub fn apply(root: &mut Value, assignment: &str) -> Result<()> {
     let (path, text) = assignment
         .split_once('=')
         .ok_or_else(|| Error::Config(format!("--set {assignment}: expected key.path=value, found no `=`")))?;
+    if text.trim().is_empty() {
+        return Err(Error::Config(format!(
+            "--set {assignment}: no value after `=`; write null to take a setting away"
+        )));
+    }
     let value: Value = serde_yaml::from_str(text)
         .map_err(|e| Error::Config(format!("--set {assignment}: `{text}` is no YAML value: {e}")))?;
     let keys: Vec<&str> = path.trim().split('.').collect();

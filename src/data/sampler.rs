@@ -31,11 +31,13 @@ impl Sampler {
                 "train.batch_size: {batch} is too small; contrastive training needs 2 or more, as a sample alone has no negatives"
             )));
         }
-        if batch > samples || samples > u32::MAX as usize {
+        if batch > samples {
             return Err(Error::Config(format!(
-                "train.batch_size: {batch} does not fit {samples} samples (at most {} are supported); expected 2 to {samples}",
-                u32::MAX
+                "train.batch_size: {batch} does not fit {samples} samples; expected 2 to {samples}"
             )));
+        }
+        if samples > u32::MAX as usize {
+            return Err(Error::Config(format!("data: {samples} samples; at most {} are supported", u32::MAX)));
         }
         Ok(Sampler { samples, batch, seed })
     }

@@ -26,7 +26,7 @@ pub struct CommonArgs {
     /// Features to test on, of the same encoder
     #[arg(long, value_name = "FILE", conflicts_with = "run")]
     test_features: Option<PathBuf>,
-    /// Where to write the result and the whole protocol as JSON [default with --run: its results folder]
+    /// Where to write the result and the whole protocol as JSON [default with --run alone: its results folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object instead of a table
@@ -76,10 +76,14 @@ impl CommonArgs {
         }
     }
 
-    /// Where the result goes: `--out`, else `results/NAME.json` in the run's folder, else nowhere.
+    /// Where the result goes: `--out`, else `results/NAME.json` in the run's folder for the run's own weights, else nowhere.
     fn target(&self, name: &str) -> Result<Option<PathBuf>> {
         match (&self.out, &self.run) {
             (Some(out), _) => Ok(Some(out.clone())),
+            (None, Some(_)) if self.checkpoint.is_some() => {
+                eprintln!("note: the result is of --checkpoint and not of the run's own weights: --out FILE keeps it");
+                Ok(None)
+            }
             (None, Some(run)) => {
                 let results = RunFolder::open(run)?.results();
                 std::fs::create_dir_all(&results).map_err(Error::io(&results, "cannot make the folder of results"))?;

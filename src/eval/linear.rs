@@ -79,6 +79,12 @@ pub fn evaluate(
     if seeds.is_empty() {
         return Err(Error::Config("`seeds` is empty; expected at least one seed".into()));
     }
+    if let Some(twice) = seeds.iter().enumerate().find(|(i, seed)| seeds[..*i].contains(seed)) {
+        return Err(Error::Config(format!(
+            "`seeds` has {} twice, which would count it twice; expected different ones",
+            twice.1
+        )));
+    }
     let classes = Classes::of(train, test)?;
     if classes.count() < 2 {
         return Err(Error::Input(format!(

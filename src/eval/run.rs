@@ -4,7 +4,7 @@
 use super::command::progress_bar;
 use super::features::{Features, extract};
 use super::source::{Data, DataFile, Inputs};
-use crate::checkpoint::safetensors;
+use crate::checkpoint::{safetensors, sha256_of};
 use crate::config::vision::VisionConfig;
 use crate::data::{self, ImageSet, Split, eval_batches};
 use crate::error::{Error, Result};
@@ -12,7 +12,6 @@ use crate::model::{Encoder, encoder};
 use crate::run::RunFolder;
 use crate::torch::libtorch_version;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
@@ -39,14 +38,17 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
 
     let train_set = data::load(&config.data, Split::Train)?;
     let test_set = data::load(&config.data, Split::Test)?;
+    let size = config.augment.view_size(train_set.height, train_set.width);
     let checkpoint_sha256 = sha256_of(&weights)?;
     let of = |set: &ImageSet, split: &str, unit| {
         let origin = json!({
             "checkpoint_sha256": checkpoint_sha256, "encoder": config.model.encoder, "data_sha256": set.sha256,
-            "size": config.augment.view_size(set.height, set.width), "normalize": config.augment.normalize,
+            "size": size, "normalize": config.augment.normalize,
             "device": format!("{device:?}"), "weince": env!("CARGO_PKG_VERSION"), "libtorch": libtorch_version(),
         });
-        kept(&folder.features(split), &origin.to_string(), || features_of(encoder.as_ref(), &config, set, device, unit))
+        kept(&folder.features(split), &origin.to_string(), || {
+            features_of(encoder.as_ref(), &config, set, size, device, unit)
+        })
     };
     let (train, test) = (of(&train_set, "train", "training images")?, of(&test_set, "test", "test images")?);
     let file = |set: &ImageSet, split: &str| DataFile {
@@ -77,7 +79,8 @@ fn kept(path: &Path, origin: &str, make: impl FnOnce() -> Result<Features>) -> R
     Ok(features)
 }
 
-/// The encoder's features of every image of a set, in evaluation mode, at the size the encoder was trained with.
+/// The encoder's features of every image of a set, in evaluation mode, at `size` pixels an edge: that of the views the
+/// encoder was trained with.
 ///
 /// # Errors
 /// What the encoder or LibTorch report; features that are not finite.
@@ -85,10 +88,10 @@ pub fn features_of(
     encoder: &dyn Encoder,
     config: &VisionConfig,
     set: &ImageSet,
+    size: usize,
     device: Device,
     unit: &'static str,
 ) -> Result<Features> {
-    let size = config.augment.view_size(set.height, set.width);
     let batches = eval_batches(set, size, config.augment.normalize.as_ref(), BATCH)?;
     let bar = progress_bar(unit);
     bar.set_length(set.len() as u64);
@@ -102,16 +105,14 @@ pub fn features_of(
 }
 
 fn trained_weights(folder: &RunFolder) -> Result<PathBuf> {
-    let candidates = [folder.encoder(), folder.state()];
-    if let Some(found) = candidates.iter().find(|path| path.is_file()) {
-        return Ok(found.clone());
-    }
-    Err(Error::Input(format!(
-        "{}: the run has no weights: expected {} or {}; pretrain first, or name a file with --checkpoint",
-        folder.root().display(),
-        candidates[0].display(),
-        candidates[1].display()
-    )))
+    folder.weights().ok_or_else(|| {
+        Error::Input(format!(
+            "{}: the run has no weights: expected {} or {}; pretrain first, or name a file with --checkpoint",
+            folder.root().display(),
+            folder.encoder().display(),
+            folder.state().display()
+        ))
+    })
 }
 
 /// Loads an encoder strictly, from its own file or from a training state, where its names begin with `encoder.`.
@@ -124,11 +125,4 @@ fn load_encoder(encoder: &dyn Encoder, path: &Path) -> Result<()> {
     };
     encoder.store().load(&named).map_err(|e| Error::data(path, None, e.to_string()))?;
     Ok(())
-}
-
-fn sha256_of(path: &Path) -> Result<String> {
-    let mut file = std::fs::File::open(path).map_err(Error::io(path, "cannot read"))?;
-    let mut hash = Sha256::new();
-    std::io::copy(&mut file, &mut hash).map_err(Error::io(path, "cannot read"))?;
-    Ok(format!("{:x}", hash.finalize()))
 }

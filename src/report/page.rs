@@ -358,6 +358,7 @@ mod tests {
             linear: None,
             knn: None,
             views: None,
+            outdated: Vec::new(),
         }
     }
 

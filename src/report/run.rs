@@ -2,7 +2,9 @@
 
 use super::metrics::{self, Metrics, Split};
 use super::table::{Format, Table};
+use crate::checkpoint::sha256_of;
 use crate::error::{Error, Result};
+use crate::run::RunFolder;
 use crate::stats::Spread;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -25,10 +27,12 @@ pub struct Run {
     pub environment: Map<String, Value>,
     /// `metrics.jsonl`.
     pub metrics: Metrics,
-    /// `results/linear.json`, if the linear probe has run.
+    /// `results/linear.json`, if the linear probe has run on the present weights.
     pub linear: Option<Map<String, Value>>,
-    /// `results/knn.json`, if the kNN evaluation has run.
+    /// `results/knn.json`, if the kNN evaluation has run on the present weights.
     pub knn: Option<Map<String, Value>>,
+    /// Evaluations whose results are of other weights, from before the run went on.
+    pub outdated: Vec<&'static str>,
     /// `report/views.png`: augmented views, if the run left them.
     pub views: Option<Vec<u8>>,
 }
@@ -61,12 +65,25 @@ impl Run {
         let environment = read_object(&path)?.ok_or_else(|| {
             Error::data(&path, None, "missing; a training run writes it at its start, so this is no whole run folder")
         })?;
-        let linear = read_results(&folder.join("results/linear.json"))?;
-        let knn = read_results(&folder.join("results/knn.json"))?;
+        let mut linear = read_results(&folder.join("results/linear.json"))?;
+        let mut knn = read_results(&folder.join("results/knn.json"))?;
+        let mut outdated = Vec::new();
+        if (linear.is_some() || knn.is_some())
+            && let Some(weights) = RunFolder::open(folder)?.weights()
+        {
+            let present = sha256_of(&weights)?;
+            for (name, results) in [("eval-linear", &mut linear), ("eval-knn", &mut knn)] {
+                let of = results.as_ref().and_then(|r| r.get("checkpoint_sha256")).and_then(Value::as_str);
+                if of.is_some_and(|of| of != present) {
+                    *results = None;
+                    outdated.push(name);
+                }
+            }
+        }
         let metrics = metrics::read(&folder.join("metrics.jsonl"))?;
         let views = read_png(&folder.join("report/views.png"))?;
         let folder = folder.to_path_buf();
-        Ok(Run { folder, seed, loss_kind, config, environment, metrics, linear, knn, views })
+        Ok(Run { folder, seed, loss_kind, config, environment, metrics, linear, knn, views, outdated })
     }
 
     /// The results that are missing, by the command that makes them.
@@ -204,14 +221,17 @@ pub fn read_groups(folders: &[PathBuf]) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// The loss's kind; where other groups share it, also the settings in which those groups differ.
+/// The loss's kind, and the settings in which groups differ: all but those of the loss, and those too among groups that
+/// share its kind.
 fn label(groups: &[Group], index: usize) -> String {
     let this = &groups[index].runs[0];
     let namesakes: Vec<&Run> =
         groups.iter().map(|g| &g.runs[0]).filter(|run| run.loss_kind == this.loss_kind).collect();
-    let settings: Vec<String> = differences(&namesakes)
+    let all: Vec<&Run> = groups.iter().map(|g| &g.runs[0]).collect();
+    let among_namesakes = differences(&namesakes);
+    let settings: Vec<String> = differences(&all)
         .into_iter()
-        .filter(|key| key != "seed")
+        .filter(|key| key != "seed" && (!key.starts_with("loss.") || among_namesakes.contains(key)))
         .map(|key| format!("{key}={}", this.setting(&key).unwrap_or("-")))
         .collect();
     if settings.is_empty() { this.loss_kind.clone() } else { format!("{} ({})", this.loss_kind, settings.join(", ")) }

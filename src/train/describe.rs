@@ -36,8 +36,9 @@ impl Plan {
         let weights: usize = self.stepper.model.state_dict().iter().map(|(_, t)| bytes(t)).sum();
         let gradients = 4 * self.parameter_count();
         let anchors = 2 * self.config.train.batch_size;
-        // Cosines in float64, and four float32 matrices of logits, weights and shortfalls at the busiest moment.
-        let loss = anchors * anchors * (8 + 4 * 4);
+        // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
+        // and the rows in float64.
+        let loss = anchors * anchors * 2 * 4;
         let activations = self.activation_bytes()?;
         let lines = [
             (

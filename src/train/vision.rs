@@ -122,8 +122,9 @@ impl Plan {
         }
         let every = self.config.eval.knn_every;
         if let Some(test) = self.test_images.as_ref().filter(|_| epochs_done.is_multiple_of(every)) {
+            let size = self.config.augment.view_size(self.images.height, self.images.width);
             let features = |set: &ImageSet, name| {
-                features_of(self.stepper.model.encoder.as_ref(), &self.config, set, self.device, name)
+                features_of(self.stepper.model.encoder.as_ref(), &self.config, set, size, self.device, name)
             };
             let (bank, queries) = (features(&self.images, "training images")?, features(test, "test images")?);
             let config = KnnConfig::default();
@@ -148,7 +149,15 @@ impl Plan {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(Error::io(run_dir, "cannot watch for interruption"))?;
         }
-        let (folder, step) = if resume { self.reopen(run_dir)? } else { (self.create(run_dir)?, 0) };
+        let ((folder, step), _lock) = if resume {
+            let lock = RunFolder::open(run_dir)?.lock()?;
+            (self.reopen(run_dir)?, lock)
+        } else {
+            let folder = RunFolder::create(run_dir)?;
+            let lock = folder.lock()?;
+            self.fill(&folder)?;
+            ((folder, 0), lock)
+        };
         let read_every = if self.device.is_cuda() { self.config.train.log_every } else { 1 };
         let mut recorder = Recorder::open(
             &folder,
@@ -165,13 +174,12 @@ impl Plan {
         Ok(Summary { steps, loss: recorder.last_loss(), images_per_second: recorder.images_per_second() })
     }
 
-    fn create(&self, run_dir: &Path) -> Result<RunFolder> {
-        let folder = RunFolder::create(run_dir)?;
-        self.write_config(&folder)?;
+    /// What a new run's folder has from the start.
+    fn fill(&self, folder: &RunFolder) -> Result<()> {
+        self.write_config(folder)?;
         folder.write_environment(self.device)?;
-        self.write_views(&folder)?;
-        state::save(&folder.state(), &self.stepper, 0)?;
-        Ok(folder)
+        self.write_views(folder)?;
+        state::save(&folder.state(), &self.stepper, 0)
     }
 
     /// A sheet of the first augmented pairs: view 1 above view 2, 12 images a row of pairs.
@@ -207,6 +215,15 @@ impl Plan {
             )));
         }
         let step = state::load(&folder.state(), &mut self.stepper)?;
+        if step > self.total_steps() {
+            return Err(Error::Config(format!(
+                "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",
+                self.config.train.epochs,
+                self.total_steps(),
+                step.div_ceil(self.steps_per_epoch)
+            )));
+        }
+        folder.write_environment(self.device)?;
         self.write_config(&folder)?;
         Ok((folder, step))
     }

@@ -84,15 +84,15 @@ impl ImageSet {
 pub fn load(config: &DataConfig, split: Split) -> Result<ImageSet> {
     config.validate()?;
     match config {
-        DataConfig::Idx { root, classes, .. } => idx::load(root, split, *classes),
-        DataConfig::Cifar10 { root, .. } => cifar::load(root, split, &cifar::CIFAR_10),
-        DataConfig::Cifar100 { root, .. } => cifar::load(root, split, &cifar::CIFAR_100),
-        DataConfig::Synthetic { classes, train, test, size, seed, .. } => {
+        DataConfig::Idx(c) => idx::load(&c.root, split, c.classes),
+        DataConfig::Cifar10(c) => cifar::load(&c.root, split, &cifar::CIFAR_10),
+        DataConfig::Cifar100(c) => cifar::load(&c.root, split, &cifar::CIFAR_100),
+        DataConfig::Synthetic(c) => {
             let count = match split {
-                Split::Train => *train,
-                Split::Test => *test,
+                Split::Train => c.train,
+                Split::Test => c.test,
             };
-            Ok(synthetic::make(*classes, count, *size, *seed, split))
+            Ok(synthetic::make(c.classes, count, c.size, c.seed, split))
         }
     }
 }
