@@ -9,4 +9,5 @@ mod loss;
 mod model;
 mod optim;
 mod report;
+mod torch_file;
 mod train;

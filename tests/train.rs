@@ -355,6 +355,11 @@ fn results_belong_to_the_weights_they_are_of() {
     assert!(stderr(&out).contains("--out FILE keeps it"), "{}", stderr(&out));
     assert_eq!(std::fs::read(&file).unwrap(), own);
     assert!(report().0.is_object());
+    // The file that PyTorch reads gives the same figures as the safetensors file.
+    let (weights, again) = (desk.path("run/checkpoints/encoder.pt"), desk.path("again.json"));
+    knn(&["--checkpoint".as_ref(), weights.as_os_str(), "--out".as_ref(), again.as_os_str()]);
+    let recall = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap()["recall_at_1"].clone();
+    assert_eq!(recall(&std::fs::read(&again).unwrap()), recall(&own));
     // Neither are those of its weights before it went on.
     desk.must_run("run", &["--resume", "--set", "train.epochs=2"]);
     let (figure, said) = report();

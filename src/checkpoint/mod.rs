@@ -1,4 +1,4 @@
-//! Files of named tensors: safetensors both ways, and PyTorch's own format as `torch.save` writes it.
+//! Files of named tensors: safetensors, and PyTorch's own format as `torch.save` writes it, both ways.
 //!
 //! Whatever is written appears under its name only when it is complete and on the disk.
 
@@ -6,6 +6,8 @@ mod atomic;
 mod pickle;
 pub mod safetensors;
 pub mod torch_file;
+mod unpickle;
+mod unzip;
 mod value;
 mod zip;
 
@@ -16,6 +18,34 @@ use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use tch::Tensor;
+
+/// The named tensors of a safetensors file, or of one that `torch.save` wrote of a state_dict.
+///
+/// # Errors
+/// As [`safetensors::load`] and [`torch_file::load`]; an object other than a dict of names and tensors.
+pub fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
+    if !torch_file::is_one(path)? {
+        return Ok(safetensors::load(path)?.tensors);
+    }
+    let (Value::Dict(items) | Value::OrderedDict(items)) = torch_file::load(path)? else {
+        return Err(Error::data(
+            path,
+            None,
+            "expected a state_dict, found another object; save model.state_dict() alone",
+        ));
+    };
+    let named = |(key, value)| match (key, value) {
+        (Value::Str(name), Value::Tensor(tensor)) => Ok((name, tensor)),
+        (key, _) => Err(Error::data(
+            path,
+            None,
+            format!(
+                "expected a state_dict, a dict of names and tensors, and {key:?} is not one; save model.state_dict() alone"
+            ),
+        )),
+    };
+    items.into_iter().map(named).collect()
+}
 
 /// SHA-256 of a file, in hexadecimal.
 ///

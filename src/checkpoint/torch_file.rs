@@ -1,11 +1,20 @@
-//! Files in the format of `torch.save`, for `torch.load(weights_only=True)` and `mmap=True`.
+//! Files in the format of `torch.save`: written for `torch.load(weights_only=True)` and `mmap=True`, and read without running
+//! anything that is in them.
 
 use super::atomic::write_atomically;
 use super::pickle::pickle;
+use super::unpickle::{View, unpickle};
+use super::unzip::ZipReader;
 use super::value::Value;
-use super::zip::{ALIGNMENT, ZipWriter};
-use crate::error::Result;
+use super::zip::{ALIGNMENT, LOCAL_HEADER, ZipWriter};
+use crate::error::{Error, Result};
+use crate::torch::filled;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
 
 /// Saves `value` as `torch.save` does. The same value gives the same bytes.
 ///
@@ -27,4 +36,146 @@ pub fn save(path: &Path, value: &Value) -> Result<()> {
         zip.add("archive/version", b"3\n")?;
         zip.finish()
     })
+}
+
+/// Whether a file begins as those of `torch.save` do.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn is_one(path: &Path) -> Result<bool> {
+    Ok(first_bytes(path)?.starts_with(&LOCAL_HEADER.to_le_bytes()))
+}
+
+fn first_bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(Error::io(path, "cannot open"))?;
+    file.take(4).read_to_end(&mut bytes).map_err(Error::io(path, "cannot read"))?;
+    Ok(bytes)
+}
+
+/// Reads what `torch.save` wrote: plain data, containers and dense tensors, which come on the CPU, those of one storage as
+/// views of it.
+///
+/// # Errors
+/// A file that cannot be read or is damaged; the formats of PyTorch before 1.6 and of TorchScript; an object that is neither
+/// plain data nor a tensor, by its name; sizes that are not those of the file. Memory is taken for what the file holds.
+pub fn load(path: &Path) -> Result<Value> {
+    let begin = first_bytes(path)?;
+    if begin.first() == Some(&0x80) {
+        return Err(Error::data(
+            path,
+            Some(0),
+            "a bare pickle, as torch.save wrote before PyTorch 1.6; convert it in Python: torch.save(torch.load(old), new)",
+        ));
+    }
+    if !begin.starts_with(&LOCAL_HEADER.to_le_bytes()) {
+        return Err(Error::data(
+            path,
+            Some(0),
+            format!("no file of torch.save: it begins with {begin:02x?} and not with a zip header"),
+        ));
+    }
+    let zip = ZipReader::open(path)?;
+    let root = zip.entries().keys().find_map(|name| name.strip_suffix("/data.pkl").filter(|root| !root.contains('/')));
+    let root = root.ok_or_else(|| Error::data(path, None, "a zip file without data.pkl: no file of torch.save"))?;
+    if zip.entries().contains_key(&format!("{root}/constants.pkl")) {
+        return Err(Error::data(
+            path,
+            None,
+            "a TorchScript module, expected tensors; save them in Python: torch.save(torch.jit.load(file).state_dict(), new)",
+        ));
+    }
+    let small = |name: &str| -> Result<Option<Vec<u8>>> {
+        let name = format!("{root}/{name}");
+        let Some(entry) = zip.entries().get(&name) else { return Ok(None) };
+        let mut bytes = vec![0; entry.size as usize];
+        zip.read(&name, entry, &mut bytes)?;
+        Ok(Some(bytes))
+    };
+    if small("byteorder")?.is_some_and(|order| order != b"little") {
+        return Err(Error::data(
+            path,
+            None,
+            "written on a big-endian machine; only little-endian files are understood",
+        ));
+    }
+    let stream = small("data.pkl")?.unwrap_or_default();
+    let mut storages = Storages { path, zip: &zip, root, known: HashMap::new() };
+    unpickle(path, &stream, &mut |view| storages.tensor(view))
+}
+
+/// The storages of a file, each read once.
+struct Storages<'a> {
+    path: &'a Path,
+    zip: &'a ZipReader,
+    root: &'a str,
+    known: HashMap<Rc<str>, Tensor>,
+}
+
+impl Storages<'_> {
+    fn tensor(&mut self, view: &View) -> Result<Tensor> {
+        let wrong = |what: &str| Error::data(self.path, None, format!("storage `{}`: {what}: {view:?}", view.key));
+        if view.size.len() != view.stride.len()
+            || view.size.iter().chain(&view.stride).any(|&n| n < 0)
+            || view.offset < 0
+        {
+            return Err(wrong("a shape that no tensor has"));
+        }
+        let count = view.size.iter().try_fold(1i64, |n, &size| n.checked_mul(size));
+        let count = count.ok_or_else(|| wrong("more elements than memory has"))?;
+        let storage = self.storage(view)?;
+        if count == 0 {
+            return Ok(Tensor::f_empty(&view.size, (view.kind, Device::Cpu))?);
+        }
+        let steps = view.size.iter().zip(&view.stride).map(|(&size, &stride)| (size - 1).checked_mul(stride));
+        let last = steps.into_iter().try_fold(view.offset, |at, step| at.checked_add(step?));
+        if last.is_none_or(|last| last >= view.length) || count > view.length {
+            return Err(Error::data(
+                self.path,
+                None,
+                format!(
+                    "storage `{}` has {} elements, less than a tensor of it needs: {view:?}",
+                    view.key, view.length
+                ),
+            ));
+        }
+        Ok(storage.f_as_strided(&view.size, &view.stride, view.offset)?)
+    }
+
+    /// All elements of the storage that a view is of, [length].
+    fn storage(&mut self, view: &View) -> Result<Tensor> {
+        let wrong = |message: String| Error::data(self.path, None, format!("storage `{}`: {message}", view.key));
+        if let Some(known) = self.known.get(&view.key) {
+            if known.f_kind()? != view.kind || known.size() != [view.length] {
+                return Err(wrong(format!(
+                    "used with two types or lengths, one of them {:?} of {}",
+                    view.kind, view.length
+                )));
+            }
+            return Ok(known.shallow_clone());
+        }
+        let name = format!("{}/data/{}", self.root, view.key);
+        let entry = self.zip.entries().get(&name).ok_or_else(|| wrong(format!("the file has no `{name}`")))?;
+        let width = view.kind.elt_size_in_bytes() as u64;
+        if u64::try_from(view.length).ok().and_then(|n| n.checked_mul(width)) != Some(entry.size) {
+            return Err(wrong(format!(
+                "{} elements of {:?} expected, found {} bytes: the file is damaged",
+                view.length, view.kind, entry.size
+            )));
+        }
+        let bytes = filled(entry.size as usize, |to| {
+            self.zip.read(&name, entry, to)?;
+            if view.kind == Kind::Bool && to.iter().any(|&b| b > 1) {
+                return Err(wrong("a bool that is neither 0 nor 1".into()));
+            }
+            Ok(())
+        })?;
+        let storage = if entry.size == 0 {
+            Tensor::f_empty([0], (view.kind, Device::Cpu))?
+        } else {
+            bytes.f_view_dtype(view.kind)?
+        };
+        self.known.insert(view.key.clone(), storage.shallow_clone());
+        Ok(storage)
+    }
 }

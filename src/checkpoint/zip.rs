@@ -9,21 +9,21 @@ use std::path::Path;
 /// PyTorch maps files into memory and wants tensors aligned there.
 pub(super) const ALIGNMENT: u64 = 64;
 
-const LOCAL_HEADER: u32 = 0x0403_4b50;
-const CENTRAL_HEADER: u32 = 0x0201_4b50;
-const END: u32 = 0x0605_4b50;
-const ZIP64_END: u32 = 0x0606_4b50;
-const ZIP64_LOCATOR: u32 = 0x0706_4b50;
+pub(super) const LOCAL_HEADER: u32 = 0x0403_4b50;
+pub(super) const CENTRAL_HEADER: u32 = 0x0201_4b50;
+pub(super) const END: u32 = 0x0605_4b50;
+pub(super) const ZIP64_END: u32 = 0x0606_4b50;
+pub(super) const ZIP64_LOCATOR: u32 = 0x0706_4b50;
 
-const ZIP64_FIELD: u16 = 1;
+pub(super) const ZIP64_FIELD: u16 = 1;
 /// The extra field ("FB") that PyTorch pads with.
 const PADDING_FIELD: u16 = 0x4246;
 const VERSION: u16 = 20;
 const VERSION_ZIP64: u16 = 45;
 /// 1 January 1980: the same content gives the same bytes at any time.
 const DATE: u16 = 0x21;
-const TOO_LARGE_32: u32 = u32::MAX;
-const TOO_MANY_16: u16 = u16::MAX;
+pub(super) const TOO_LARGE_32: u32 = u32::MAX;
+pub(super) const TOO_MANY_16: u16 = u16::MAX;
 
 /// What the directory at the file's end says about an entry.
 struct Entry {

@@ -17,7 +17,7 @@ pub struct CommonArgs {
     /// A pretraining run: its encoder over its own training and test images
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
-    /// Weights to take instead of the run's own: safetensors, the encoder alone or a training state
+    /// Weights to take instead of the run's own: a safetensors or torch.save file, the encoder alone or a training state
     #[arg(long, value_name = "FILE", requires = "run")]
     checkpoint: Option<PathBuf>,
     /// Features to fit on: safetensors with `features` [n, d] and `labels` [n]

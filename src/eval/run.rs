@@ -4,7 +4,7 @@
 use super::command::progress_bar;
 use super::features::{Features, extract};
 use super::source::{Data, DataFile, Inputs};
-use crate::checkpoint::{safetensors, sha256_of};
+use crate::checkpoint::{self, sha256_of};
 use crate::config::vision::VisionConfig;
 use crate::data::{self, ImageSet, Split, eval_batches};
 use crate::error::{Error, Result};
@@ -117,7 +117,7 @@ fn trained_weights(folder: &RunFolder) -> Result<PathBuf> {
 
 /// Loads an encoder strictly, from its own file or from a training state, where its names begin with `encoder.`.
 fn load_encoder(encoder: &dyn Encoder, path: &Path) -> Result<()> {
-    let tensors = safetensors::load(path)?.tensors;
+    let tensors = checkpoint::tensors(path)?;
     let prefixed = tensors.iter().any(|(name, _)| name.starts_with("encoder."));
     let named: Vec<(String, Tensor)> = match prefixed {
         true => tensors.into_iter().filter_map(|(n, t)| Some((n.strip_prefix("encoder.")?.to_string(), t))).collect(),

@@ -5,6 +5,7 @@ mod ffi;
 mod fused;
 mod gradient;
 mod smallest;
+mod storage;
 mod version;
 mod workers;
 
@@ -12,5 +13,6 @@ pub use cuda::{CudaDevice, CudaStatus, cuda_status};
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
 pub use gradient::{clear_gradients, known_gradient, total_norm};
 pub use smallest::{smallest, smallest_with_columns};
+pub use storage::filled;
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};
 pub use workers::workers;
