@@ -3,7 +3,7 @@
 use crate::error::Result;
 use tch::{Device, Kind, Tensor};
 
-/// A new tensor of `length` bytes on the CPU, [length] uint8, which `fill` writes. It gets them as zeros.
+/// A new one-dimensional uint8 tensor of `length` bytes on the CPU, which `fill` writes. It gets them as zeros.
 ///
 /// # Errors
 /// What `fill` reports, and LibTorch where there is no memory.
