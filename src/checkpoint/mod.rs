@@ -3,6 +3,7 @@
 //! Whatever is written appears under its name only when it is complete and on the disk.
 
 mod atomic;
+mod opcode;
 mod pickle;
 pub mod safetensors;
 pub mod torch_file;

@@ -1,30 +1,10 @@
 //! Python's pickle format, protocol 2, as far as `torch.save` needs it for plain data and tensors.
 
+use super::opcode::*;
 use super::value::Value;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use tch::{Kind, Tensor};
-
-const PROTO: u8 = 0x80;
-const STOP: u8 = b'.';
-const MARK: u8 = b'(';
-const NONE: u8 = b'N';
-const NEWTRUE: u8 = 0x88;
-const NEWFALSE: u8 = 0x89;
-const BININT: u8 = b'J';
-const BININT1: u8 = b'K';
-const LONG1: u8 = 0x8a;
-const BINFLOAT: u8 = b'G';
-const BINUNICODE: u8 = b'X';
-const TUPLE: u8 = b't';
-const EMPTY_TUPLE: u8 = b')';
-const EMPTY_LIST: u8 = b']';
-const APPENDS: u8 = b'e';
-const EMPTY_DICT: u8 = b'}';
-const SETITEMS: u8 = b'u';
-const GLOBAL: u8 = b'c';
-const REDUCE: u8 = b'R';
-const BINPERSID: u8 = b'Q';
 
 /// The pickled form of a value: the byte stream, and the tensors whose elements belong in `data/0`, `data/1`, ...
 pub(super) struct Pickled {
@@ -193,19 +173,8 @@ fn row_major(size: &[i64]) -> Vec<i64> {
 }
 
 fn storage_class(kind: Kind) -> Result<&'static str> {
-    Ok(match kind {
-        Kind::Float => "FloatStorage",
-        Kind::Double => "DoubleStorage",
-        Kind::Half => "HalfStorage",
-        Kind::BFloat16 => "BFloat16Storage",
-        Kind::Int64 => "LongStorage",
-        Kind::Int => "IntStorage",
-        Kind::Int16 => "ShortStorage",
-        Kind::Int8 => "CharStorage",
-        Kind::Uint8 => "ByteStorage",
-        Kind::Bool => "BoolStorage",
-        other => return Err(Error::Input(format!("checkpoint: a tensor of type {other:?} can't be saved"))),
-    })
+    let known = STORAGES.iter().find(|(k, _)| *k == kind).map(|(_, class)| *class);
+    known.ok_or_else(|| Error::Input(format!("checkpoint: a tensor of type {kind:?} can't be saved")))
 }
 
 #[cfg(test)]

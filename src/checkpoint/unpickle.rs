@@ -4,6 +4,7 @@
 //! few that rebuild tensors and containers are understood, and any other is refused by its name. Memory grows with the
 //! length of the stream and not with what it says.
 
+use super::opcode::*;
 use super::value::Value;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -60,7 +61,6 @@ pub(super) fn unpickle(path: &Path, stream: &[u8], tensor: &mut dyn FnMut(&View)
 type Id = usize;
 
 /// An object that the pickle has made. Containers are filled after they are known to others, so they hold indices.
-#[derive(Clone)]
 enum Node {
     None,
     Bool(bool),
@@ -71,7 +71,7 @@ enum Node {
     Tuple(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     OrderedDict(Vec<(Id, Id)>),
-    Tensor(Rc<Tensor>),
+    Tensor(Tensor),
     Global(Global),
     Storage { key: Rc<str>, kind: Kind, length: i64 },
 }
@@ -88,13 +88,12 @@ enum Global {
     Size,
     Device,
     Storage(Kind),
-    /// An element type as a value, such as `torch.float16`.
+    /// An element type as a value, such as `float16`.
     Dtype(&'static str),
 }
 
 impl Global {
     fn named(module: &str, name: &str) -> Option<Global> {
-        let storage = |kind| Some(Global::Storage(kind));
         match (module, name) {
             ("collections", "OrderedDict") => Some(Global::OrderedDict),
             ("collections", "Counter") => Some(Global::Counter),
@@ -104,36 +103,17 @@ impl Global {
             ("torch._utils", "_rebuild_parameter_with_state") => Some(Global::RebuildParameterWithState),
             ("torch", "Size") => Some(Global::Size),
             ("torch", "device") => Some(Global::Device),
-            ("torch", "FloatStorage") => storage(Kind::Float),
-            ("torch", "DoubleStorage") => storage(Kind::Double),
-            ("torch", "HalfStorage") => storage(Kind::Half),
-            ("torch", "BFloat16Storage") => storage(Kind::BFloat16),
-            ("torch", "LongStorage") => storage(Kind::Int64),
-            ("torch", "IntStorage") => storage(Kind::Int),
-            ("torch", "ShortStorage") => storage(Kind::Int16),
-            ("torch", "CharStorage") => storage(Kind::Int8),
-            ("torch", "ByteStorage") => storage(Kind::Uint8),
-            ("torch", "BoolStorage") => storage(Kind::Bool),
-            ("torch", dtype) => {
-                DTYPES.iter().find(|d| d.strip_prefix("torch.") == Some(dtype)).map(|d| Global::Dtype(d))
+            ("torch", name) => {
+                let storage = STORAGES.iter().find(|(_, class)| *class == name).map(|(kind, _)| Global::Storage(*kind));
+                storage.or_else(|| DTYPES.iter().find(|dtype| **dtype == name).map(|dtype| Global::Dtype(dtype)))
             }
             _ => None,
         }
     }
 }
 
-const DTYPES: [&str; 10] = [
-    "torch.float32",
-    "torch.float64",
-    "torch.float16",
-    "torch.bfloat16",
-    "torch.int64",
-    "torch.int32",
-    "torch.int16",
-    "torch.int8",
-    "torch.uint8",
-    "torch.bool",
-];
+const DTYPES: [&str; 10] =
+    ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"];
 
 struct Machine<'a> {
     path: &'a Path,
@@ -232,112 +212,112 @@ impl Machine<'_> {
             self.op = self.at;
             let op = self.byte()?;
             match op {
-                0x80 => {
+                PROTO => {
                     let protocol = self.byte()?;
                     if protocol > 5 {
                         return Err(self.wrong(format_args!("protocol {protocol}; known are those up to 5")));
                     }
                 }
                 // A frame's length says nothing that the operations in it do not.
-                0x95 => {
+                FRAME => {
                     self.length_64()?;
                 }
-                b'.' => return self.pop(),
-                b'(' => self.marks.push(self.stack.len()),
-                b'0' => {
+                STOP => return self.pop(),
+                MARK => self.marks.push(self.stack.len()),
+                POP => {
                     self.pop()?;
                 }
-                b'1' => {
+                POP_MARK => {
                     self.pop_marked()?;
                 }
-                b'2' => {
+                DUP => {
                     let id = self.top()?;
                     self.stack.push(id);
                 }
-                b'N' => self.push(Node::None),
-                0x88 => self.push(Node::Bool(true)),
-                0x89 => self.push(Node::Bool(false)),
-                b'J' => {
+                NONE => self.push(Node::None),
+                NEWTRUE => self.push(Node::Bool(true)),
+                NEWFALSE => self.push(Node::Bool(false)),
+                BININT => {
                     let n = i32::from_le_bytes(self.array()?);
                     self.push(Node::Int(n.into()));
                 }
-                b'K' => {
+                BININT1 => {
                     let n = self.byte()?;
                     self.push(Node::Int(n.into()));
                 }
-                b'M' => {
+                BININT2 => {
                     let n = u16::from_le_bytes(self.array()?);
                     self.push(Node::Int(n.into()));
                 }
-                0x8a => {
+                LONG1 => {
                     let n = self.byte()?.into();
                     self.long(n)?;
                 }
-                b'G' => {
+                BINFLOAT => {
                     let x = f64::from_be_bytes(self.array()?);
                     self.push(Node::Float(x));
                 }
-                b'X' => {
+                BINUNICODE => {
                     let n = self.u32()? as usize;
                     let text = self.text(n)?;
                     self.push(Node::Str(text));
                 }
-                0x8c | b'U' => {
+                SHORT_BINUNICODE | SHORT_BINSTRING => {
                     let n = self.byte()?.into();
                     let text = self.text(n)?;
                     self.push(Node::Str(text));
                 }
-                0x8d => {
+                BINUNICODE8 => {
                     let n = self.length_64()?;
                     let text = self.text(n)?;
                     self.push(Node::Str(text));
                 }
-                b']' => self.push(Node::List(Vec::new())),
-                b')' => self.push(Node::Tuple(Vec::new())),
-                b'}' => self.push(Node::Dict(Vec::new())),
-                b't' => {
+                EMPTY_LIST => self.push(Node::List(Vec::new())),
+                EMPTY_TUPLE => self.push(Node::Tuple(Vec::new())),
+                EMPTY_DICT => self.push(Node::Dict(Vec::new())),
+                TUPLE => {
                     let items = self.pop_marked()?;
                     self.push(Node::Tuple(items));
                 }
-                b'l' => {
+                LIST => {
                     let items = self.pop_marked()?;
                     self.push(Node::List(items));
                 }
-                b'd' => {
+                DICT => {
                     let items = self.pop_marked()?;
                     let pairs = self.pairs(&items)?;
                     self.push(Node::Dict(pairs));
                 }
-                0x85..=0x87 => {
+                TUPLE1..=TUPLE3 => {
                     let mut items = Vec::new();
-                    for _ in 0..op - 0x84 {
+                    for _ in TUPLE1..=op {
                         items.insert(0, self.pop()?);
                     }
                     self.push(Node::Tuple(items));
                 }
-                b'a' => {
+                APPEND => {
                     let item = self.pop()?;
                     self.append(&[item])?;
                 }
-                b'e' => {
+                APPENDS => {
                     let items = self.pop_marked()?;
                     self.append(&items)?;
                 }
-                b's' => {
+                SETITEM => {
                     let value = self.pop()?;
                     let key = self.pop()?;
                     self.set_items(&[key, value])?;
                 }
-                b'u' => {
+                SETITEMS => {
                     let items = self.pop_marked()?;
                     self.set_items(&items)?;
                 }
-                b'c' => {
+                GLOBAL => {
                     let module = self.line()?.to_string();
                     let name = self.line()?.to_string();
                     self.global(&module, &name)?;
                 }
-                0x93 => {
+                STACK_GLOBAL => {
                     let name = self.pop()?;
                     let module = self.pop()?;
                     let (Node::Str(module), Node::Str(name)) = (&self.nodes[module], &self.nodes[name]) else {
@@ -346,39 +326,39 @@ impl Machine<'_> {
                     let (module, name) = (module.clone(), name.clone());
                     self.global(&module, &name)?;
                 }
-                b'R' => {
+                REDUCE => {
                     let arguments = self.pop()?;
                     let function = self.pop()?;
                     let node = self.call(function, arguments, tensor)?;
                     self.push(node);
                 }
-                b'b' => {
+                BUILD => {
                     let state = self.pop()?;
                     let object = self.top()?;
                     self.build(object, state)?;
                 }
-                b'Q' => {
+                BINPERSID => {
                     let id = self.pop()?;
                     let storage = self.storage(id)?;
                     self.push(storage);
                 }
-                b'q' => {
+                BINPUT => {
                     let key = self.byte()?.into();
                     self.remember(key)?;
                 }
-                b'r' => {
+                LONG_BINPUT => {
                     let key = self.u32()?;
                     self.remember(key)?;
                 }
-                0x94 => {
+                MEMOIZE => {
                     let key = self.memo.len() as u32;
                     self.remember(key)?;
                 }
-                b'h' => {
+                BINGET => {
                     let key = self.byte()?.into();
                     self.recall(key)?;
                 }
-                b'j' => {
+                LONG_BINGET => {
                     let key = self.u32()?;
                     self.recall(key)?;
                 }
@@ -462,7 +442,7 @@ impl Machine<'_> {
             )));
         };
         self.push(match global {
-            Global::Dtype(name) => Node::Str(name.into()),
+            Global::Dtype(name) => Node::Str(format!("torch.{name}").into()),
             other => Node::Global(other),
         });
         Ok(())
@@ -507,7 +487,7 @@ impl Machine<'_> {
                 _ => Err(misfit()),
             },
             (Global::RebuildParameter | Global::RebuildParameterWithState, [data, ..]) => match &self.nodes[*data] {
-                Node::Tensor(t) => Ok(Node::Tensor(t.clone())),
+                Node::Tensor(t) => Ok(Node::Tensor(t.shallow_clone())),
                 _ => Err(misfit()),
             },
             (Global::RebuildTensor | Global::RebuildTensorV2, [storage, offset, size, stride, ..]) => {
@@ -515,7 +495,7 @@ impl Machine<'_> {
                 let Node::Int(offset) = self.nodes[*offset] else { return Err(misfit()) };
                 let (Some(size), Some(stride)) = (self.ints(*size), self.ints(*stride)) else { return Err(misfit()) };
                 let view = View { key: key.clone(), kind: *kind, length: *length, offset, size, stride };
-                Ok(Node::Tensor(Rc::new(tensor(&view)?)))
+                Ok(Node::Tensor(tensor(&view)?))
             }
             _ => Err(misfit()),
         }

@@ -3,15 +3,16 @@
 //! Only entries without compression are understood, as PyTorch writes them. Every size is checked against the file before
 //! memory is taken for it.
 
-use super::zip::{CENTRAL_HEADER, END, LOCAL_HEADER, TOO_LARGE_32, TOO_MANY_16, ZIP64_END, ZIP64_FIELD, ZIP64_LOCATOR};
+use super::zip::{
+    CENTRAL_HEADER, END, LOCAL_HEADER, LOCAL_SIZE, TOO_LARGE_32, TOO_MANY_16, ZIP64_END, ZIP64_FIELD, ZIP64_LOCATOR,
+};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the fixed parts of the headers.
-const LOCAL_SIZE: u64 = 30;
+/// Bytes of the fixed parts of the other headers.
 const CENTRAL_SIZE: usize = 46;
 const END_SIZE: u64 = 22;
 const ZIP64_LOCATOR_SIZE: u64 = 20;
@@ -207,14 +208,14 @@ fn wide_fields(mut extra: &[u8]) -> Vec<u64> {
     Vec::new()
 }
 
-fn u16_at(b: &[u8], i: usize) -> u16 {
+pub(super) fn u16_at(b: &[u8], i: usize) -> u16 {
     u16::from_le_bytes([b[i], b[i + 1]])
 }
 
-fn u32_at(b: &[u8], i: usize) -> u32 {
+pub(super) fn u32_at(b: &[u8], i: usize) -> u32 {
     u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]])
 }
 
-fn u64_at(b: &[u8], i: usize) -> u64 {
+pub(super) fn u64_at(b: &[u8], i: usize) -> u64 {
     u64::from(u32_at(b, i)) | u64::from(u32_at(b, i + 4)) << 32
 }

@@ -9,6 +9,8 @@ use std::path::Path;
 /// PyTorch maps files into memory and wants tensors aligned there.
 pub(super) const ALIGNMENT: u64 = 64;
 
+/// Bytes of the fixed part of a local header.
+pub(super) const LOCAL_SIZE: u64 = 30;
 pub(super) const LOCAL_HEADER: u32 = 0x0403_4b50;
 pub(super) const CENTRAL_HEADER: u32 = 0x0201_4b50;
 pub(super) const END: u32 = 0x0605_4b50;
@@ -118,9 +120,8 @@ fn local_header(entry: &Entry) -> Vec<u8> {
         le64(&mut extra, entry.size);
         le64(&mut extra, entry.size);
     }
-    const FIXED: u64 = 30;
     const FIELD_HEADER: u64 = 4;
-    let unpadded = entry.offset + FIXED + entry.name.len() as u64 + extra.len() as u64 + FIELD_HEADER;
+    let unpadded = entry.offset + LOCAL_SIZE + entry.name.len() as u64 + extra.len() as u64 + FIELD_HEADER;
     let padding = unpadded.next_multiple_of(ALIGNMENT) - unpadded;
     le16(&mut extra, PADDING_FIELD);
     le16(&mut extra, padding as u16);
@@ -202,22 +203,13 @@ fn end_of_directory(count: u64, size: u64, start: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::unzip::{u16_at, u32_at, u64_at};
     use super::*;
 
     const FOUR_GIB: u64 = 1 << 32;
 
     fn entry(size: u64, offset: u64) -> Entry {
         Entry { name: "a/data/0".into(), size, crc: 7, offset }
-    }
-
-    fn u16_at(b: &[u8], i: usize) -> u16 {
-        u16::from_le_bytes(b[i..i + 2].try_into().unwrap())
-    }
-    fn u32_at(b: &[u8], i: usize) -> u32 {
-        u32::from_le_bytes(b[i..i + 4].try_into().unwrap())
-    }
-    fn u64_at(b: &[u8], i: usize) -> u64 {
-        u64::from_le_bytes(b[i..i + 8].try_into().unwrap())
     }
 
     #[test]

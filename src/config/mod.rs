@@ -45,13 +45,9 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> 
             "{origin}: the tag `{tag}` has no meaning here; write the kind of a section as `kind: name`"
         )));
     }
-    serde_path_to_error::deserialize(tree).map_err(|e| {
-        let message = e.inner().to_string();
+    kind::read_named(tree).map_err(|message| {
         let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
-        match e.path().to_string().as_str() {
-            "." => Error::Config(format!("{origin}: {message}{hint}")),
-            path => Error::Config(format!("{origin}: {path}: {message}{hint}")),
-        }
+        Error::Config(format!("{origin}: {message}{hint}"))
     })
 }
 

@@ -149,15 +149,9 @@ impl Plan {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(Error::io(run_dir, "cannot watch for interruption"))?;
         }
-        let ((folder, step), _lock) = if resume {
-            let lock = RunFolder::open(run_dir)?.lock()?;
-            (self.reopen(run_dir)?, lock)
-        } else {
-            let folder = RunFolder::create(run_dir)?;
-            let lock = folder.lock()?;
-            self.fill(&folder)?;
-            ((folder, 0), lock)
-        };
+        let folder = if resume { RunFolder::open(run_dir)? } else { RunFolder::create(run_dir)? };
+        let _lock = folder.lock()?;
+        let step = if resume { self.reopen(&folder)? } else { self.fill(&folder)? };
         let read_every = if self.device.is_cuda() { self.config.train.log_every } else { 1 };
         let mut recorder = Recorder::open(
             &folder,
@@ -174,12 +168,13 @@ impl Plan {
         Ok(Summary { steps, loss: recorder.last_loss(), images_per_second: recorder.images_per_second() })
     }
 
-    /// What a new run's folder has from the start.
-    fn fill(&self, folder: &RunFolder) -> Result<()> {
+    /// Writes what a new run's folder has from the start; gives its step.
+    fn fill(&self, folder: &RunFolder) -> Result<u64> {
         self.write_config(folder)?;
         folder.write_environment(self.device)?;
         self.write_views(folder)?;
-        state::save(&folder.state(), &self.stepper, 0)
+        state::save(&folder.state(), &self.stepper, 0)?;
+        Ok(0)
     }
 
     /// A sheet of the first augmented pairs: view 1 above view 2, 12 images a row of pairs.
@@ -203,14 +198,14 @@ impl Plan {
         write_bytes(&path, png)
     }
 
-    fn reopen(&mut self, run_dir: &Path) -> Result<(RunFolder, u64)> {
-        let folder = RunFolder::open(run_dir)?;
+    /// Takes up the state of an earlier run, and gives its step.
+    fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
         let before: VisionConfig = crate::config::load(&folder.config(), &[])?;
         let changes = before.forbidden_changes(&self.config)?;
         if !changes.is_empty() {
             return Err(Error::Config(format!(
                 "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
-                run_dir.display(),
+                folder.root().display(),
                 changes.join("; ")
             )));
         }
@@ -224,8 +219,8 @@ impl Plan {
             )));
         }
         folder.write_environment(self.device)?;
-        self.write_config(&folder)?;
-        Ok((folder, step))
+        self.write_config(folder)?;
+        Ok(step)
     }
 
     fn write_config(&self, folder: &RunFolder) -> Result<()> {
