@@ -32,5 +32,6 @@ fn main() {
         .include(include.join("torch/csrc/api/include"))
         .file("cpp/bridge.cpp")
         .file("cpp/cuda.cpp")
+        .file("cpp/script.cpp")
         .compile("weince_bridge");
 }

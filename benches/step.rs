@@ -1,5 +1,5 @@
-//! What WEINCE costs over InfoNCE in a whole training step: `cargo bench --bench step -- [batch] [size] [rounds] [device]`,
-//! ResNet-18 with the small stem, batch 256 of 32x32 on the CPU unless given.
+//! What WEINCE costs over InfoNCE in a whole training step, and what bfloat16 saves: `cargo bench --bench step -- [batch] [size] [rounds]
+//! [device]`, ResNet-18 with the small stem, batch 256 of 32x32 on the CPU unless given.
 //!
 //! Prints one JSON object. Steps of both losses take turns from the same weights on the same views. A step takes seconds on a
 //! CPU and its time wanders by more than the losses differ, so that the losses alone are timed too, forward and backward on
@@ -11,11 +11,11 @@ use weince::config::loss::LossConfig;
 use weince::config::model::ModelConfig;
 use weince::config::optim::OptimConfig;
 use weince::config::parse;
-use weince::config::vision::Views;
+use weince::config::precision::Precision;
 use weince::loss::{Layout, Loss};
 use weince::model::Model;
 use weince::optim::Optimizer;
-use weince::train::Stepper;
+use weince::train::{StepOptions, Stepper};
 
 const MODEL: &str = "{encoder: {kind: resnet18, stem: small}}";
 const PROJECTED: i64 = 64;
@@ -25,13 +25,14 @@ fn loss(kind: &str) -> Loss {
     Loss::new(&config, Layout::TwoView).expect("a loss of the benchmark")
 }
 
-fn stepper(kind: &str, device: Device) -> Stepper {
+fn stepper(kind: &str, precision: Precision, device: Device) -> Stepper {
     tch::manual_seed(0);
-    let model = Model::new(&parse::<ModelConfig>(MODEL, "model", &[]).expect("a model")).expect("a model");
+    let model = Model::new(&parse::<ModelConfig>(MODEL, "model", &[]).expect("a model"), 32).expect("a model");
     model.to_device(device).expect("the device");
     let adam: OptimConfig = parse("{kind: adam}", "optim", &[]).expect("an optimizer");
     let optimizer = Optimizer::new(&adam, &model.parameters()).expect("an optimizer");
-    Stepper::new(model, optimizer, loss(kind), Views::Separate, device)
+    let options = StepOptions { precision, ..Default::default() };
+    Stepper::new(model, optimizer, loss(kind), options, device).expect("a stepper")
 }
 
 fn seconds(device: Device, work: impl FnOnce()) -> f64 {
@@ -75,8 +76,9 @@ fn main() {
             }
         }
     }
-    let mut steppers = kinds.map(|kind| stepper(kind, device));
-    let mut steps = [Vec::new(), Vec::new()];
+    let cases = [("infonce", Precision::Fp32), ("weince", Precision::Fp32), ("infonce", Precision::Bf16)];
+    let mut steppers = cases.map(|(kind, precision)| stepper(kind, precision, device));
+    let mut steps = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..=rounds {
         for (stepper, times) in steppers.iter_mut().zip(&mut steps) {
             let took = seconds(device, || drop(stepper.step(&view_1, &view_2, 1e-3).expect("a step")));
@@ -91,7 +93,8 @@ fn main() {
         "{}",
         serde_json::json!({
             "batch": batch, "size": size, "device": format!("{device:?}"), "threads": tch::get_num_threads(),
-            "infonce_step_s": steps[0], "weince_step_s": steps[1],
+            "infonce_step_s": steps[0], "weince_step_s": steps[1], "infonce_bf16_step_s": steps[2],
+            "fp32_over_bf16": step / median(&steps[2]),
             "loss_alone_ms": {"infonce": 1e3 * median(&alone[0]), "weince": 1e3 * median(&alone[1])},
             "weince_over_infonce_percent": {
                 "whole_steps": 100.0 * (median(&steps[1]) / step - 1.0),

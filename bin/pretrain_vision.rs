@@ -43,10 +43,11 @@ fn main() -> ExitCode {
             .unwrap_or_else(|| PathBuf::from("runs").join(args.config.file_stem().unwrap_or(args.config.as_os_str())));
         match (args.dry_run, args.resume) {
             (true, _) => {}
-            (false, true) => drop(RunFolder::open(&run_dir)?),
+            (false, true) => drop(RunFolder::open_begun(&run_dir)?),
             (false, false) => RunFolder::refuse_existing(&run_dir)?,
         }
         let device = device::parse(&args.device)?;
+        config.check_device(device)?;
         if args.dry_run {
             print!("{}", Plan::new(&config, Device::Cpu)?.describe(device)?);
             return Ok(());

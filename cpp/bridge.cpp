@@ -1,10 +1,15 @@
-// What LibTorch offers and tch does not reach: gradient injection, fused optimizer kernels, versions.
+// What LibTorch offers and tch does not reach: gradient injection, fused optimizer kernels, mixed precision,
+// generator states, versions.
 //
 // Every function returns nullptr, or a message allocated with malloc that the caller frees. No C++ exception crosses
 // the boundary. A tensor comes in as tch's pointer (torch::Tensor*); one that goes out is owned by the caller.
 
-#include <ATen/core/Tensor.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Version.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_foreach_sub.h>
@@ -16,28 +21,15 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/version.h>
 
-#include <cstring>
+#include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
+
+#include "guarded.h"
 
 using at::Tensor;
 
 namespace {
-
-template <typename F>
-char* guarded(F&& body) {
-  try {
-    body();
-  } catch (const c10::Error& e) {
-    return strdup(e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return strdup(e.what());
-  } catch (...) {
-    return strdup("unknown C++ exception");
-  }
-  return nullptr;
-}
 
 std::vector<Tensor> list(Tensor* const* tensors, size_t n) {
   std::vector<Tensor> out;
@@ -120,6 +112,59 @@ char* weince_total_norm(Tensor* const* tensors, size_t n, Tensor** out) {
 char* weince_clear_gradients(Tensor* const* params, size_t n) {
   return guarded([&] {
     for (size_t i = 0; i < n; i++) params[i]->mutable_grad() = Tensor();
+  });
+}
+
+struct AutocastState {
+  int enabled, dtype, cache;
+};
+
+// From here on operations on `device` cast as autocast does; `before` receives what was so far. The cache of cast weights
+// ends with the outermost region.
+char* weince_autocast_enter(int device, int dtype, AutocastState* before) {
+  return guarded([&] {
+    auto d = static_cast<at::DeviceType>(device);
+    *before = {at::autocast::is_autocast_enabled(d), static_cast<int>(at::autocast::get_autocast_dtype(d)),
+               at::autocast::is_autocast_cache_enabled()};
+    at::autocast::set_autocast_enabled(d, true);
+    at::autocast::set_autocast_dtype(d, static_cast<at::ScalarType>(dtype));
+    at::autocast::set_autocast_cache_enabled(true);
+    at::autocast::increment_nesting();
+  });
+}
+
+char* weince_autocast_leave(int device, const AutocastState* before) {
+  return guarded([&] {
+    auto d = static_cast<at::DeviceType>(device);
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(d, before->enabled);
+    at::autocast::set_autocast_dtype(d, static_cast<at::ScalarType>(before->dtype));
+    at::autocast::set_autocast_cache_enabled(before->cache);
+  });
+}
+
+// Multiplies the gradients by `inv_scale`, in place; `found_inf` becomes 1 where one of them is not finite.
+char* weince_unscale(Tensor* const* grads, size_t n, Tensor* inv_scale, Tensor* found_inf) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_amp_foreach_non_finite_check_and_unscale_(list(grads, n), *found_inf, *inv_scale);
+  });
+}
+
+char* weince_allow_tf32(int allow) {
+  return guarded([&] {
+    at::globalContext().setAllowTF32CuBLAS(allow != 0);
+    at::globalContext().setAllowTF32CuDNN(allow != 0);
+  });
+}
+
+// The state of LibTorch's generator as Python's get_rng_state gives it; of a CUDA device if `cuda` is at least 0.
+char* weince_generator_state(int cuda, Tensor** out) {
+  return guarded([&] {
+    auto generator = cuda < 0 ? at::detail::getDefaultCPUGenerator()
+                              : at::globalContext().defaultGenerator(at::Device(at::kCUDA, cuda));
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    *out = new Tensor(generator.get_state());
   });
 }
 

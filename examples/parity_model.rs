@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<()> {
 /// Features in evaluation, then a training pass that moves the running statistics, then all weights as files.
 fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow::Result<()> {
     let config: EncoderConfig = weince::config::parse(config, "command line", &[])?;
-    let encoder = weince::model::encoder(&config)?;
+    let encoder = weince::model::encoder(&config, 32)?;
     encoder.store().load(&safetensors::load(weights)?.tensors)?;
     let given = safetensors::load(images)?.tensors;
     let images = &given.first().ok_or_else(|| anyhow::anyhow!("no images"))?.1;
@@ -46,7 +46,7 @@ fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow:
 fn initial(config: &str, seed: i64, folder: &Path) -> anyhow::Result<()> {
     let config: ModelConfig = weince::config::parse(config, "command line", &[])?;
     tch::manual_seed(seed);
-    let model = Model::new(&config)?;
+    let model = Model::new(&config, 32)?;
     safetensors::save(&folder.join("initial.safetensors"), &model.state_dict(), &BTreeMap::new())?;
     Ok(())
 }
@@ -68,7 +68,7 @@ fn values(folder: &Path) -> anyhow::Result<()> {
     ];
     let tensors = || kinds.iter().map(|(name, kind)| (name.to_string(), base.to_kind(*kind)));
     let shared = Tensor::from_slice(&[1f32, 2.0]);
-    let ints = [0, 255, 256, -1, i32::MIN as i64, 1 << 31, i64::MAX, i64::MIN];
+    let ints = [0, 255, 256, -1, -(1 << 31), 1 << 31, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1, -(1 << 100)];
     let value = Value::dict([
         ("kinds", Value::state_dict(tensors().collect())),
         ("transposed", (base.to_kind(Kind::Float).tr()).into()),

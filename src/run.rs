@@ -1,6 +1,6 @@
 //! The run folder: one folder holds all that a run was told, did and left.
 
-use crate::checkpoint::write_bytes;
+use crate::checkpoint::{Series, write_bytes};
 use crate::error::{Error, Result};
 use crate::machine::Cpu;
 use crate::{device, torch};
@@ -26,10 +26,17 @@ impl RunFolder {
     pub fn create(root: &Path) -> Result<RunFolder> {
         RunFolder::refuse_existing(root)?;
         let folder = RunFolder { root: root.to_path_buf() };
-        for sub in [folder.checkpoints(), folder.tensorboard(), folder.report(), folder.results()] {
+        std::fs::create_dir_all(root).map_err(Error::io(root, "cannot make the run folder"))?;
+        folder.touch_lock()?;
+        folder.make_folders()?;
+        Ok(folder)
+    }
+
+    fn make_folders(&self) -> Result<()> {
+        for sub in [self.checkpoints(), self.tensorboard(), self.report(), self.results()] {
             std::fs::create_dir_all(&sub).map_err(Error::io(&sub, "cannot make the run folder"))?;
         }
-        Ok(folder)
+        Ok(())
     }
 
     /// The check of [`RunFolder::create`] alone, for before the long work.
@@ -63,6 +70,29 @@ impl RunFolder {
         )))
     }
 
+    /// As [`RunFolder::open`], also for a folder whose run was killed before it had written its configuration.
+    ///
+    /// # Errors
+    /// A folder that no run has begun in.
+    pub fn open_begun(root: &Path) -> Result<RunFolder> {
+        let folder = RunFolder { root: root.to_path_buf() };
+        let empty = std::fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_none());
+        if folder.lock_file().is_file() || empty {
+            folder.make_folders()?;
+            return Ok(folder);
+        }
+        RunFolder::open(root)
+    }
+
+    /// Removes what a killed process left half written.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn remove_unfinished(&self) -> Result<()> {
+        let folders = [self.root.clone(), self.checkpoints(), self.report(), self.results()];
+        folders.iter().try_for_each(|folder| Series::remove_unfinished(folder))
+    }
+
     /// The folder itself.
     pub fn root(&self) -> &Path {
         &self.root
@@ -87,17 +117,28 @@ impl RunFolder {
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
-    /// The state that `--resume` continues from.
-    pub fn state(&self) -> PathBuf {
-        self.checkpoints().join("last.safetensors")
+    /// The states that `--resume` continues from.
+    pub fn series(&self) -> Series {
+        Series::new(self.checkpoints())
+    }
+    /// The state with the best evaluation.
+    pub fn best(&self) -> PathBuf {
+        self.checkpoints().join("best.pt")
     }
     /// The trained encoder alone, with torchvision's names.
     pub fn encoder(&self) -> PathBuf {
         self.checkpoints().join("encoder.safetensors")
     }
     /// What evaluations read: the trained encoder, or, where the run has not ended, its last state.
-    pub fn weights(&self) -> Option<PathBuf> {
-        [self.encoder(), self.state()].into_iter().find(|path| path.is_file())
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn weights(&self) -> Result<Option<PathBuf>> {
+        let encoder = self.encoder();
+        if encoder.is_file() {
+            return Ok(Some(encoder));
+        }
+        Ok(self.series().newest_first()?.into_iter().next())
     }
     /// Pictures.
     pub fn report(&self) -> PathBuf {
@@ -117,8 +158,8 @@ impl RunFolder {
     /// # Errors
     /// Another process that does, and what the system refuses.
     pub fn lock(&self) -> Result<File> {
-        let path = self.root.join(".lock");
-        let file = File::create(&path).map_err(Error::io(&path, "cannot lock the run folder"))?;
+        let path = self.lock_file();
+        let file = self.touch_lock()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(file),
             Err(Errno::WOULDBLOCK) => Err(Error::Config(format!(
@@ -127,6 +168,15 @@ impl RunFolder {
             ))),
             Err(e) => Err(Error::io(&path, "cannot lock the run folder")(e.into())),
         }
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.root.join(".lock")
+    }
+
+    fn touch_lock(&self) -> Result<File> {
+        let path = self.lock_file();
+        File::create(&path).map_err(Error::io(&path, "cannot lock the run folder"))
     }
 
     /// Records where a run takes place: versions, processor, threads, device, command line. What earlier starts recorded is

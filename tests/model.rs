@@ -37,7 +37,7 @@ fn golden(name: &str) -> String {
 fn model(case: &Case) -> Model {
     let text = format!("encoder: {{kind: {}, stem: {}, width: {}}}", case.kind, case.stem, case.width);
     let config: ModelConfig = weince::config::parse(&text, "golden", &[]).unwrap();
-    Model::new(&config).unwrap()
+    Model::new(&config, 32).unwrap()
 }
 
 fn check(name: &str) {
@@ -176,7 +176,7 @@ fn projector_equals_a_sequential_of_linear_layers() {
 fn a_model_joins_encoder_and_projector_and_learns() {
     let text = "encoder: {kind: resnet18, stem: small, width: 8}\nprojector: {dim: 6, hidden: 12}";
     let config: ModelConfig = weince::config::parse(text, "test", &[]).unwrap();
-    let model = Model::new(&config).unwrap();
+    let model = Model::new(&config, 32).unwrap();
     let (state, parameters) = (model.state_dict(), model.parameters());
     assert_eq!((state.len(), parameters.len()), (122, 62));
     assert_eq!((state[0].0.as_str(), state[120].0.as_str()), ("encoder.conv1.weight", "projector.0.weight"));

@@ -113,8 +113,25 @@ fn what_is_no_plain_checkpoint_is_refused_by_name() {
         let e = torch_file::load(&golden(file)).unwrap_err().to_string();
         assert!(e.contains(file) && e.contains(part) && e.lines().count() == 1, "{file}: {e}");
     }
-    let e = checkpoint::tensors(&golden("nested.pt")).unwrap_err().to_string();
-    assert!(e.contains("epoch") && e.contains("state_dict"), "{e}");
+}
+
+#[test]
+fn tensors_within_dicts_are_named_by_their_keys() {
+    let found = checkpoint::tensors(&golden("nested.pt")).unwrap();
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(names.contains(&"model.fc.weight") && names.contains(&"optimizer.state.0.exp_avg_sq"), "{names:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    let one = || Value::from(Tensor::from(1f32));
+    for (value, part) in [
+        (Value::dict([("epoch", Value::from(3))]), "no named tensors"),
+        (one(), "no named tensors"),
+        (Value::dict([("a.b", one()), ("a", Value::dict([("b", one())]))]), "`a.b`"),
+    ] {
+        torch_file::save(&path, &value).unwrap();
+        let e = checkpoint::tensors(&path).unwrap_err().to_string();
+        assert!(e.contains(part) && e.contains("a.pt"), "{e}");
+    }
 }
 
 #[test]

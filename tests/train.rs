@@ -58,6 +58,16 @@ impl Desk {
         std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
+    /// The newest checkpoint, which `LAST` names.
+    fn last(&self, run: &str) -> PathBuf {
+        let name = String::from_utf8(self.bytes(run, "LAST")).unwrap();
+        self.path(run).join("checkpoints").join(name.trim())
+    }
+
+    fn state(&self, run: &str) -> Vec<u8> {
+        std::fs::read(self.last(run)).unwrap()
+    }
+
     /// The named train values of a run by step, which must have no gap and no repeat.
     fn series(&self, run: &str, name: &str) -> Vec<(u64, f64)> {
         metrics::read(&self.path(run).join("metrics.jsonl")).unwrap().series(Split::Train, name)
@@ -87,7 +97,7 @@ fn every_smoke_configuration_runs_and_leaves_a_whole_folder() {
             .output()
             .unwrap();
         assert!(out.status.success(), "{name}: {}", stderr(&out));
-        for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt", "last.safetensors"] {
+        for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt", "step-000000016.pt", "LAST"] {
             assert!(!desk.bytes(&name, file).is_empty());
         }
         for file in ["config.resolved.yaml", "environment.json", "metrics.jsonl", "report/views.png"] {
@@ -110,7 +120,7 @@ fn loader_threads_change_no_byte_and_the_seed_changes_all() {
     desk.must_run("one", &["--set", "data.threads=1"]);
     desk.must_run("two", &["--set", "data.threads=2"]);
     desk.must_run("other", &["--set", "seed=1"]);
-    for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "last.safetensors"] {
+    for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "step-000000012.pt"] {
         assert!(desk.bytes("one", file) == desk.bytes("two", file), "{file} differs between 1 and 2 threads");
         assert!(desk.bytes("one", file) != desk.bytes("other", file), "{file} does not depend on the seed");
     }
@@ -128,7 +138,7 @@ fn a_longer_run_continues_a_shorter_one_to_the_bit() {
         let short = desk.bytes("parts", "encoder.safetensors");
         desk.must_run("parts", &["--set", kind, "--set", "train.epochs=3", "--resume"]);
         assert!(short != desk.bytes("parts", "encoder.safetensors"), "{kind}: resuming did nothing");
-        for file in ["encoder.safetensors", "last.safetensors"] {
+        for file in ["encoder.safetensors", "step-000000018.pt"] {
             assert!(desk.bytes("whole", file) == desk.bytes("parts", file), "{kind}: {file}");
         }
         for name in ["loss", "lr", "grad_norm", "lambda_mean"] {
@@ -145,7 +155,7 @@ fn the_reference_losss_running_beta_is_part_of_the_state() {
     desk.must_run("whole", &["--set", kind, "--set", "train.epochs=2"]);
     desk.must_run("parts", &["--set", kind, "--set", "train.epochs=1"]);
     desk.must_run("parts", &["--set", kind, "--set", "train.epochs=2", "--resume"]);
-    assert!(desk.bytes("whole", "last.safetensors") == desk.bytes("parts", "last.safetensors"));
+    assert!(desk.state("whole") == desk.state("parts"));
     let beta = desk.series("parts", "batch_beta");
     assert!(beta.windows(2).any(|w| w[0].1 != w[1].1), "the running beta never moved: {beta:?}");
 }
@@ -172,7 +182,7 @@ fn an_interrupted_run_saves_exits_with_130_and_continues_to_the_same_bytes() {
         assert!((4..120).contains(&stopped_at), "{stopped_at}");
         desk.must_run("parts", &["--set", "train.epochs=20", "--resume"]);
         assert!(
-            desk.bytes("whole", "last.safetensors") == desk.bytes("parts", "last.safetensors"),
+            desk.state("whole") == desk.state("parts"),
             "stopped at {stopped_at}"
         );
         assert_eq!(desk.series("whole", "loss"), desk.series("parts", "loss"));
@@ -192,8 +202,9 @@ fn non_finite_values_stop_the_run_and_keep_the_last_good_state() {
         !desk.path("wild").join("checkpoints/encoder.safetensors").exists(),
         "broken weights were written as trained"
     );
-    let state = weince::checkpoint::safetensors::load(&desk.path("wild").join("checkpoints/last.safetensors")).unwrap();
-    for (name, tensor) in state.tensors {
+    let state = weince::checkpoint::tensors(&desk.last("wild")).unwrap();
+    assert!(state.iter().any(|(name, _)| name == "model.conv1.weight"));
+    for (name, tensor) in state {
         assert_eq!(tensor.isfinite().all().int64_value(&[]), 1, "{name} in the kept state is not finite");
     }
 }
@@ -202,28 +213,46 @@ fn non_finite_values_stop_the_run_and_keep_the_last_good_state() {
 fn what_a_run_may_not_change_is_refused_with_both_values() {
     let desk = Desk::new();
     desk.must_run("run", &["--set", "train.epochs=1"]);
-    let before = desk.bytes("run", "last.safetensors");
+    let before = desk.state("run");
     let out = desk.run("run", &["--resume", "--set", "train.batch_size=20", "--set", "loss.temperature=0.1"]);
     let text = stderr(&out);
     assert_eq!(code(&out), Some(2), "{text}");
     assert!(text.contains("train.batch_size was 16 and is now 20"), "{text}");
     assert!(text.contains("loss.temperature was 0.5 and is now 0.1"), "{text}");
-    assert!(before == desk.bytes("run", "last.safetensors"));
+    assert!(before == desk.state("run"));
 }
 
 #[test]
-fn a_state_with_one_changed_byte_is_refused_and_left_as_it_is() {
+fn a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used() {
     let desk = Desk::new();
-    desk.must_run("run", &["--set", "train.epochs=1"]);
-    let path = desk.path("run").join("checkpoints/last.safetensors");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, &bytes).unwrap();
-    let out = desk.run("run", &["--resume", "--set", "train.epochs=2"]);
+    let more = ["--set", "train.epochs=3"];
+    desk.must_run("whole", &more);
+    desk.must_run("run", &["--set", "checkpoint.every_steps=4", "--set", "checkpoint.keep=3"]);
+    let newest = desk.path("run/checkpoints/step-000000012.pt");
+    let good = std::fs::read(&newest).unwrap();
+    let damage = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&newest, &bytes).unwrap();
+    };
+    damage(good.len() / 2);
+    let out = desk.must_run("run", &["--set", "train.epochs=3", "--resume"]);
+    let text = stderr(&out);
+    assert!(text.contains("step-000000012.pt") && text.contains("damaged") && text.contains("after step 8"), "{text}");
+    assert!(desk.bytes("whole", "encoder.safetensors") == desk.bytes("run", "encoder.safetensors"));
+    assert_eq!(desk.series("whole", "loss"), desk.series("run", "loss"));
+    // None of them usable: the run fails, and what is there stays.
+    let files: Vec<PathBuf> = (0..=18).map(|n| desk.path(&format!("run/checkpoints/step-{n:09}.pt"))).collect();
+    let there: Vec<&PathBuf> = files.iter().filter(|f| f.exists()).collect();
+    assert_eq!(there.len(), 2, "{there:?}");
+    there.iter().for_each(|file| std::fs::write(file, &good[..100]).unwrap());
+    let out = desk.run("run", &["--set", "train.epochs=4", "--resume"]);
     assert_eq!(code(&out), Some(1), "{}", stderr(&out));
-    assert!(stderr(&out).contains("last.safetensors") && stderr(&out).contains("checksum"), "{}", stderr(&out));
-    assert!(std::fs::read(&path).unwrap() == bytes);
+    assert!(there.iter().all(|file| std::fs::read(file).unwrap() == good[..100]));
+    there.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    let out = desk.run("run", &["--set", "train.epochs=4", "--resume"]);
+    assert_eq!(code(&out), Some(2));
+    assert!(stderr(&out).contains("measurements but no checkpoint"), "{}", stderr(&out));
 }
 
 #[test]

@@ -120,7 +120,7 @@ def test_plain_values_keep_their_types(values, mmap):
     assert not got["trained"].requires_grad
     first, second = got["shared"]
     assert first.data_ptr() == second.data_ptr() and first.tolist() == [1.0, 2.0]
-    assert got["ints"] == [0, 255, 256, -1, -(2**31), 2**31, 2**63 - 1, -(2**63)]
+    assert got["ints"] == [0, 255, 256, -1, -(2**31), 2**31, 2**63 - 1, -(2**63), 2**64 - 1, -(2**100)]
     assert got["floats"] == (0.1, -0.0, math.inf, 5e-324) and math.copysign(1, got["floats"][1]) == -1
     assert got["flags"][0] is True and got["flags"][1] is False and got["flags"][2] is None
     assert got["text"] == "\u00e9\U0001f600\n'\"" and got["long text"] == "x" * 300

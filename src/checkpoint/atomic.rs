@@ -33,6 +33,9 @@ pub fn write_bytes(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     write_atomically(path, |out| out.write_all(bytes.as_ref()).map_err(Error::io(path, "cannot write")))
 }
 
+/// How the name of a file that is being written ends.
+pub(super) const UNFINISHED: &str = ".unfinished";
+
 /// One name a target, so that a killed run leaves one such file at most, and the next one overwrites it.
 fn unfinished(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
@@ -40,7 +43,7 @@ fn unfinished(path: &Path) -> Result<PathBuf> {
     };
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
-    hidden.push(".unfinished");
+    hidden.push(UNFINISHED);
     Ok(path.with_file_name(hidden))
 }
 

@@ -73,21 +73,24 @@ impl Pickler {
         self.out.push(if x { NEWTRUE } else { NEWFALSE });
     }
 
-    fn int(&mut self, x: i64) {
+    fn int(&mut self, x: i128) {
         if let Ok(small) = u8::try_from(x) {
             self.out.extend([BININT1, small]);
         } else if let Ok(medium) = i32::try_from(x) {
             self.out.push(BININT);
             self.out.extend(medium.to_le_bytes());
-        } else {
+        } else if let Ok(long) = i64::try_from(x) {
             self.out.extend([LONG1, 8]);
+            self.out.extend(long.to_le_bytes());
+        } else {
+            self.out.extend([LONG1, 16]);
             self.out.extend(x.to_le_bytes());
         }
     }
 
     fn ints(&mut self, list: &[i64]) {
         self.out.push(MARK);
-        list.iter().for_each(|&x| self.int(x));
+        list.iter().for_each(|&x| self.int(x.into()));
         self.out.push(TUPLE);
     }
 
@@ -136,7 +139,7 @@ impl Pickler {
         self.global("torch", class);
         self.str(&key.to_string())?;
         self.str("cpu")?;
-        self.int(t.numel() as i64);
+        self.int(t.numel() as i128);
         self.out.extend([TUPLE, BINPERSID]);
         self.int(0);
         self.ints(&size);

@@ -64,7 +64,7 @@ type Id = usize;
 enum Node {
     None,
     Bool(bool),
-    Int(i64),
+    Int(i128),
     Float(f64),
     Str(Rc<str>),
     List(Vec<Id>),
@@ -73,7 +73,7 @@ enum Node {
     OrderedDict(Vec<(Id, Id)>),
     Tensor(Tensor),
     Global(Global),
-    Storage { key: Rc<str>, kind: Kind, length: i64 },
+    Storage { key: Rc<str>, kind: Kind, length: i128 },
 }
 
 /// What a pickle may name.
@@ -395,10 +395,8 @@ impl Machine<'_> {
             wide[..n].copy_from_slice(bytes);
             i128::from_le_bytes(wide)
         });
-        let Some(value) = value.and_then(|v| i64::try_from(v).ok()) else {
-            return Err(
-                self.wrong(format_args!("an integer of {n} bytes; those up to 64 bits with sign are understood"))
-            );
+        let Some(value) = value else {
+            return Err(self.wrong(format_args!("an integer of {n} bytes; those of up to 16 are understood")));
         };
         self.push(Node::Int(value));
         Ok(())
@@ -492,19 +490,24 @@ impl Machine<'_> {
             },
             (Global::RebuildTensor | Global::RebuildTensorV2, [storage, offset, size, stride, ..]) => {
                 let Node::Storage { key, kind, length } = &self.nodes[*storage] else { return Err(misfit()) };
-                let Node::Int(offset) = self.nodes[*offset] else { return Err(misfit()) };
+                let (Some(offset), Some(length)) = (self.small_int(*offset), i64::try_from(*length).ok()) else {
+                    return Err(misfit());
+                };
                 let (Some(size), Some(stride)) = (self.ints(*size), self.ints(*stride)) else { return Err(misfit()) };
-                let view = View { key: key.clone(), kind: *kind, length: *length, offset, size, stride };
+                let view = View { key: key.clone(), kind: *kind, length, offset, size, stride };
                 Ok(Node::Tensor(tensor(&view)?))
             }
             _ => Err(misfit()),
         }
     }
 
+    fn small_int(&self, id: Id) -> Option<i64> {
+        if let Node::Int(n) = self.nodes[id] { i64::try_from(n).ok() } else { None }
+    }
+
     fn ints(&self, tuple: Id) -> Option<Vec<i64>> {
         let Node::Tuple(items) = &self.nodes[tuple] else { return None };
-        let int = |&id: &Id| if let Node::Int(n) = self.nodes[id] { Some(n) } else { None };
-        items.iter().map(int).collect()
+        items.iter().map(|&id| self.small_int(id)).collect()
     }
 
     /// The state that Python adds to an object. A state_dict's (the versions of its modules) is not needed.

@@ -1,6 +1,7 @@
 //! Configuration: YAML read strictly. Unknown keys are refused and the nearest known one is suggested.
 
 pub mod augment;
+pub mod checkpoint;
 pub mod data;
 pub mod eval;
 mod kind;
@@ -9,6 +10,7 @@ pub mod loss_reference;
 pub mod model;
 pub mod optim;
 mod overrides;
+pub mod precision;
 pub mod vision;
 
 use crate::error::{Error, Result};

@@ -2,17 +2,48 @@
 
 use super::kind::by_kind;
 use crate::error::{Error, Result};
+use regex::RegexSet;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// Images to features.
+    /// Images to features; `backbone` is another name of this key.
+    #[serde(alias = "backbone")]
     pub encoder: EncoderConfig,
     /// Features to the space of the loss.
     #[serde(default)]
     pub projector: ProjectorConfig,
+    /// Weights to start from; random ones where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightsConfig>,
+}
+
+/// Weights to start from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightsConfig {
+    /// A safetensors or torch.save file: one of this project's checkpoints, or another's.
+    pub path: PathBuf,
+    /// Regular expressions of whole names, such as `projector\..*`, that need not be in the file; they start random.
+    #[serde(default)]
+    pub allow_missing: Vec<String>,
+}
+
+impl WeightsConfig {
+    /// The patterns of `allow_missing`.
+    ///
+    /// # Errors
+    /// One that is no regular expression.
+    pub fn allowed(&self) -> Result<RegexSet> {
+        let whole = self.allow_missing.iter().map(|pattern| format!("^(?:{pattern})$"));
+        RegexSet::new(whole).map_err(|e| {
+            let reason = e.to_string().lines().last().unwrap_or_default().trim().to_string();
+            Error::Config(format!("model.weights.allow_missing: {:?} is no regular expression: {reason}", self.allow_missing))
+        })
+    }
 }
 
 impl ModelConfig {
@@ -23,6 +54,10 @@ impl ModelConfig {
     pub fn validate(&self) -> Result<()> {
         match &self.encoder {
             EncoderConfig::Resnet18(c) | EncoderConfig::Resnet50(c) => c.validate()?,
+            EncoderConfig::Torchscript(_) => (),
+        }
+        if let Some(weights) = &self.weights {
+            weights.allowed()?;
         }
         self.projector.validate()
     }
@@ -36,9 +71,11 @@ pub enum EncoderConfig {
     Resnet18(ResnetConfig),
     /// torchvision's `resnet50` without its classifier.
     Resnet50(ResnetConfig),
+    /// A module that Python exported, trained in place.
+    Torchscript(TorchscriptConfig),
 }
 
-by_kind!(EncoderConfig, default None, "resnet18" => Resnet18, "resnet50" => Resnet50);
+by_kind!(EncoderConfig, default None, "resnet18" => Resnet18, "resnet50" => Resnet50, "torchscript" => Torchscript);
 
 impl EncoderConfig {
     /// The `kind`.
@@ -46,6 +83,7 @@ impl EncoderConfig {
         match self {
             EncoderConfig::Resnet18(_) => "resnet18",
             EncoderConfig::Resnet50(_) => "resnet50",
+            EncoderConfig::Torchscript(_) => "torchscript",
         }
     }
 }
@@ -74,6 +112,15 @@ impl ResnetConfig {
     pub fn validate(&self) -> Result<()> {
         within("model.encoder.width", self.width, 1024)
     }
+}
+
+/// A TorchScript module as encoder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TorchscriptConfig {
+    /// What `torch.jit.save` wrote; `scripts/export_backbone.py` makes such files. It is a program and runs here: use only files
+    /// that you trust.
+    pub path: PathBuf,
 }
 
 /// The first layers of a ResNet.

@@ -1,12 +1,15 @@
 //! The configuration of a vision pretraining run: one file, one experiment.
 
 use super::augment::AugmentConfig;
+use super::checkpoint::CheckpointConfig;
 use super::data::DataConfig;
 use super::loss::LossConfig;
 use super::model::ModelConfig;
 use super::optim::{OptimConfig, ScheduleConfig};
+use super::precision::Precision;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
+use tch::Device;
 
 /// Everything that decides a run. What is written to `config.resolved.yaml` has every default filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,18 @@ pub struct VisionConfig {
     pub schedule: ScheduleConfig,
     /// Length and batches of the run.
     pub train: TrainConfig,
+    /// What the encoder computes in; `fp32` unless given.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Whether CUDA's float32 products and convolutions of the encoder may use TensorFloat-32; false unless given.
+    #[serde(default)]
+    pub tf32: bool,
+    /// Whether images and convolutions lie channels last in memory, which is faster in mixed precision on CUDA; false unless given.
+    #[serde(default)]
+    pub channels_last: bool,
+    /// When the state is saved, and what is kept.
+    #[serde(default)]
+    pub checkpoint: CheckpointConfig,
     /// Evaluation while training.
     #[serde(default)]
     pub eval: EvalConfig,
@@ -48,16 +63,9 @@ pub struct TrainConfig {
     /// How the views pass the encoder; `separate` unless given.
     #[serde(default)]
     pub views: Views,
-    /// Epochs between checkpoints; 1 unless given. The end of the run always gets one.
-    #[serde(default = "one")]
-    pub checkpoint_every: u64,
     /// Steps between lines in `metrics.jsonl` and points in TensorBoard; 10 unless given. Every step is checked.
     #[serde(default = "ten")]
     pub log_every: u64,
-}
-
-fn one() -> u64 {
-    1
 }
 
 fn ten() -> u64 {
@@ -96,11 +104,8 @@ impl VisionConfig {
         self.loss.validate()?;
         self.optim.validate()?;
         self.schedule.validate()?;
-        let positive = [
-            ("train.epochs", self.train.epochs),
-            ("train.checkpoint_every", self.train.checkpoint_every),
-            ("train.log_every", self.train.log_every),
-        ];
+        self.checkpoint.validate(self.eval.knn_every)?;
+        let positive = [("train.epochs", self.train.epochs), ("train.log_every", self.train.log_every)];
         if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(Error::Config(format!("{key}: expected a whole number of at least 1, found 0")));
         }
@@ -109,6 +114,22 @@ impl VisionConfig {
                 "train.batch_size: a contrastive batch needs at least 2 images, found {}: with one there are no negatives",
                 self.train.batch_size
             )));
+        }
+        Ok(())
+    }
+
+    /// Whether a device can run this.
+    ///
+    /// # Errors
+    /// A precision or memory layout that the device does not have.
+    pub fn check_device(&self, device: Device) -> Result<()> {
+        self.precision.check(device)?;
+        if self.channels_last && !device.is_cuda() {
+            return Err(Error::Config(
+                "channels_last: true is for CUDA, and this run is on the CPU, where LibTorch's channels-last convolutions of \
+                 few channels are wrong; leave it out"
+                    .into(),
+            ));
         }
         Ok(())
     }
@@ -123,7 +144,7 @@ impl VisionConfig {
         let mut comparable = new.clone();
         comparable.train.epochs = self.train.epochs;
         comparable.train.log_every = self.train.log_every;
-        comparable.train.checkpoint_every = self.train.checkpoint_every;
+        comparable.checkpoint = self.checkpoint.clone();
         comparable.eval = self.eval.clone();
         comparable.data.set_threads(self.data.threads());
         let mut differences = Vec::new();

@@ -5,15 +5,17 @@ use super::command::progress_bar;
 use super::features::{Features, extract};
 use super::source::{Data, DataFile, Inputs};
 use crate::checkpoint::{self, sha256_of};
+use crate::config::model::EncoderConfig;
 use crate::config::vision::VisionConfig;
 use crate::data::{self, ImageSet, Split, eval_batches};
 use crate::error::{Error, Result};
-use crate::model::{Encoder, encoder};
+use crate::model::{self, Encoder, encoder};
 use crate::run::RunFolder;
 use crate::torch::libtorch_version;
+use regex::RegexSet;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use tch::{Device, Tensor};
+use tch::Device;
 
 /// Images a forward pass. It is not an option: convolutions may round differently for another batch.
 const BATCH: usize = 256;
@@ -32,17 +34,22 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
         Some(path) => path.to_path_buf(),
         None => trained_weights(&folder)?,
     };
-    let encoder = encoder(&config.model.encoder)?;
-    load_encoder(encoder.as_ref(), &weights)?;
-    encoder.store().to_device(device)?;
-
     let train_set = data::load(&config.data, Split::Train)?;
     let test_set = data::load(&config.data, Split::Test)?;
     let size = config.augment.view_size(train_set.height, train_set.width);
+    let encoder = encoder(&config.model.encoder, size)?;
+    load_encoder(encoder.as_ref(), &weights)?;
+    encoder.to_device(device)?;
     let checkpoint_sha256 = sha256_of(&weights)?;
+    // The code of a TorchScript module is not among the weights.
+    let code_sha256 = match &config.model.encoder {
+        EncoderConfig::Torchscript(c) => Some(sha256_of(&c.path)?),
+        _ => None,
+    };
     let of = |set: &ImageSet, split: &str, unit| {
         let origin = json!({
-            "checkpoint_sha256": checkpoint_sha256, "encoder": config.model.encoder, "data_sha256": set.sha256,
+            "checkpoint_sha256": checkpoint_sha256, "encoder": config.model.encoder, "code_sha256": code_sha256,
+            "data_sha256": set.sha256,
             "size": size, "normalize": config.augment.normalize,
             "device": format!("{device:?}"), "weince": env!("CARGO_PKG_VERSION"), "libtorch": libtorch_version(),
         });
@@ -105,24 +112,22 @@ pub fn features_of(
 }
 
 fn trained_weights(folder: &RunFolder) -> Result<PathBuf> {
-    folder.weights().ok_or_else(|| {
+    folder.weights()?.ok_or_else(|| {
         Error::Input(format!(
-            "{}: the run has no weights: expected {} or {}; pretrain first, or name a file with --checkpoint",
+            "{}: the run has no weights: expected {} or a checkpoint beside it; pretrain first, or name a file with --checkpoint",
             folder.root().display(),
-            folder.encoder().display(),
-            folder.state().display()
+            folder.encoder().display()
         ))
     })
 }
 
-/// Loads an encoder strictly, from its own file or from a training state, where its names begin with `encoder.`.
+/// Loads an encoder strictly, from its own file, a checkpoint of this project, or another's; says what was taken.
 fn load_encoder(encoder: &dyn Encoder, path: &Path) -> Result<()> {
     let tensors = checkpoint::tensors(path)?;
-    let prefixed = tensors.iter().any(|(name, _)| name.starts_with("encoder."));
-    let named: Vec<(String, Tensor)> = match prefixed {
-        true => tensors.into_iter().filter_map(|(n, t)| Some((n.strip_prefix("encoder.")?.to_string(), t))).collect(),
-        false => tensors,
-    };
-    encoder.store().load(&named).map_err(|e| Error::data(path, None, e.to_string()))?;
+    let fit = model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &RegexSet::empty())
+        .map_err(|e| Error::data(path, None, e.to_string()))?;
+    if let Some(fit) = fit {
+        eprintln!("weights   {}: {fit}", path.display());
+    }
     Ok(())
 }

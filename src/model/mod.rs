@@ -1,16 +1,22 @@
 //! Encoders and projector: what is trained, under the names that PyTorch's libraries give it.
 
+mod fit;
 mod layers;
 mod projector;
 mod resnet;
 mod store;
+mod torchscript;
 
+pub use fit::{Fit, OtherNames, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
+pub(crate) use store::channels_last;
 pub use store::{LoadReport, Path, Store, WrongShape};
+pub use torchscript::Torchscript;
 
-use crate::config::model::{EncoderConfig, ModelConfig};
-use crate::error::Result;
+use crate::checkpoint;
+use crate::config::model::{EncoderConfig, ModelConfig, WeightsConfig};
+use crate::error::{Error, Result};
 use tch::{Device, Tensor};
 
 /// What turns images into features.
@@ -29,18 +35,33 @@ pub trait Encoder {
 
     /// The encoder's tensors.
     fn store(&self) -> &Store;
+
+    /// How files of other projects name its tensors; none unless told.
+    fn other_names(&self) -> OtherNames {
+        OtherNames::default()
+    }
+
+    /// Asks whether it can serve on a device, and moves it there; an optimizer is made after this.
+    ///
+    /// # Errors
+    /// What binds it to another device, and whatever LibTorch reports.
+    fn to_device(&self, device: Device) -> Result<()> {
+        self.store().to_device(device)
+    }
 }
 
-/// A freshly initialised encoder on the CPU, from LibTorch's generator.
+/// An encoder on the CPU: freshly initialised from LibTorch's generator, or, as TorchScript, with the weights of its file.
+///
+/// `size` is the edge of the images that it will get, in pixels: a TorchScript module is tried on such ones.
 ///
 /// # Errors
-/// Values that the configuration does not allow, and whatever LibTorch reports.
-pub fn encoder(config: &EncoderConfig) -> Result<Box<dyn Encoder>> {
-    let (depth, config) = match config {
-        EncoderConfig::Resnet18(c) => (Depth::Resnet18, c),
-        EncoderConfig::Resnet50(c) => (Depth::Resnet50, c),
-    };
-    Ok(Box::new(Resnet::new(depth, config)?))
+/// Values that the configuration does not allow, a module that cannot be trained, and whatever LibTorch reports.
+pub fn encoder(config: &EncoderConfig, size: usize) -> Result<Box<dyn Encoder>> {
+    Ok(match config {
+        EncoderConfig::Resnet18(c) => Box::new(Resnet::new(Depth::Resnet18, c)?),
+        EncoderConfig::Resnet50(c) => Box::new(Resnet::new(Depth::Resnet50, c)?),
+        EncoderConfig::Torchscript(c) => Box::new(Torchscript::load(&c.path, size)?),
+    })
 }
 
 /// The encoder and its projector: what contrastive pretraining trains.
@@ -52,14 +73,14 @@ pub struct Model {
 }
 
 impl Model {
-    /// A freshly initialised model on the CPU. The same `tch::manual_seed` gives the same weights for every device
-    /// and thread count.
+    /// A model on the CPU as [`encoder`] and [`Projector::new`] make it. The same `tch::manual_seed` gives the same weights
+    /// for every device and thread count. `size` is the edge of the images, in pixels.
     ///
     /// # Errors
     /// Values that the configuration does not allow, and whatever LibTorch reports.
-    pub fn new(config: &ModelConfig) -> Result<Model> {
+    pub fn new(config: &ModelConfig, size: usize) -> Result<Model> {
         config.validate()?;
-        let encoder = encoder(&config.encoder)?;
+        let encoder = encoder(&config.encoder, size)?;
         let projector = Projector::new(&config.projector, encoder.features())?;
         Ok(Model { encoder, projector })
     }
@@ -69,7 +90,7 @@ impl Model {
     /// # Errors
     /// Whatever LibTorch reports, such as a device that is not there.
     pub fn to_device(&self, device: Device) -> Result<()> {
-        self.encoder.store().to_device(device)?;
+        self.encoder.to_device(device)?;
         self.projector.store().to_device(device)
     }
 
@@ -96,21 +117,34 @@ impl Model {
         self.prefixed(Store::state_dict)
     }
 
-    /// Loads parameters and buffers under the names of [`Model::state_dict`], all of them and no others.
+    /// Loads a file's weights into encoder and projector, see [`load`]; says what was taken, a line for each.
     ///
     /// # Errors
-    /// Names or shapes that are not the model's.
-    pub fn load(&self, tensors: &[(String, Tensor)]) -> Result<()> {
-        let (encoder, projector) = tensors.iter().partition::<Vec<_>, _>(|(name, _)| name.starts_with("encoder."));
-        for (part, store, tensors) in
-            [("encoder.", self.encoder.store(), encoder), ("projector.", self.projector.store(), projector)]
-        {
-            let own = tensors
-                .into_iter()
-                .map(|(name, t)| (name.strip_prefix(part).unwrap_or(name).to_string(), t.shallow_clone()));
-            store.load(&own.collect::<Vec<_>>())?;
+    /// As [`load`], with the file's name; a file that cannot be read.
+    pub fn load_file(&self, config: &WeightsConfig) -> Result<Vec<String>> {
+        let allowed = config.allowed()?;
+        let tensors = checkpoint::tensors(&config.path)?;
+        let parts = [
+            ("encoder", self.encoder.store(), self.encoder.other_names()),
+            ("projector", self.projector.store(), OtherNames::default()),
+        ];
+        let before = parts.iter().map(|(_, store, _)| store.state_dict().iter().map(|(_, t)| t.copy()).collect());
+        let before: Vec<Vec<Tensor>> = before.collect();
+        let mut said = Vec::new();
+        for (part, store, others) in &parts {
+            let fit = load(store, part, &tensors, others, &allowed).map_err(|e| {
+                // All or nothing: what the other part has got already is taken back.
+                for ((_, store, _), before) in parts.iter().zip(&before) {
+                    store.state_dict().iter().zip(before).for_each(|((_, t), old)| t.shallow_clone().copy_(old));
+                }
+                Error::data(&config.path, None, format!("{e}; what may start random is named by model.weights.allow_missing"))
+            })?;
+            said.push(match fit {
+                Some(fit) => format!("{part} from {}: {fit}", config.path.display()),
+                None => format!("{part} starts random: {} does not have it", config.path.display()),
+            });
         }
-        Ok(())
+        Ok(said)
     }
 
     fn prefixed(&self, list: impl Fn(&Store) -> Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {

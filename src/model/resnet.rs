@@ -1,6 +1,7 @@
 //! ResNet-18 and ResNet-50 without the classifier: torchvision's with `fc = Identity()`, name for name and number for number.
 
 use super::Encoder;
+use super::fit::OtherNames;
 use super::layers::{BatchNorm2d, Conv2d};
 use super::store::{Path, Store, is_float};
 use crate::config::model::{ResnetConfig, Stem};
@@ -169,9 +170,33 @@ impl Encoder for Resnet {
     fn store(&self) -> &Store {
         &self.store
     }
+
+    fn other_names(&self) -> OtherNames {
+        // nn.Sequential(*resnet.children()) of torchvision's (as in lightly's examples); the ResNets of many CIFAR repositories,
+        // whose shortcut has another name; lightly's own ResNet, which is such a one as nn.Sequential.
+        fn children(name: &str) -> String {
+            renamed(name, &["conv1", "bn1", "", "", "layer1", "layer2", "layer3", "layer4"])
+        }
+        fn shortcut(name: &str) -> String {
+            name.replace(".downsample.", ".shortcut.")
+        }
+        fn lightly(name: &str) -> String {
+            shortcut(&renamed(name, &["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]))
+        }
+        OtherNames { spellings: vec![children, shortcut, lightly], classifiers: &["fc.", "linear.", "classifier."] }
+    }
 }
 
-fn check_images(images: &Tensor) -> Result<()> {
+/// The name with its first level replaced by the level's place in a list.
+fn renamed(name: &str, levels: &[&str]) -> String {
+    let (first, rest) = name.split_once('.').unwrap_or((name, ""));
+    match levels.iter().position(|level| *level == first) {
+        Some(i) => format!("{i}.{rest}"),
+        None => name.to_string(),
+    }
+}
+
+pub(super) fn check_images(images: &Tensor) -> Result<()> {
     let size = images.size();
     let kind = images.f_kind()?;
     if !matches!(size[..], [b, 3, h, w] if b > 0 && h > 0 && w > 0) || !is_float(kind) {

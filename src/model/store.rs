@@ -33,12 +33,24 @@ impl Store {
     pub fn build<T>(make: impl FnOnce(&Path) -> Result<T>) -> Result<(T, Store)> {
         let entries = RefCell::new(Vec::new());
         let model = make(&Path { entries: &entries, prefix: String::new() })?;
-        let entries: Vec<Entry> = entries.into_inner();
+        Ok((model, Store::checked(entries.into_inner())?))
+    }
+
+    /// The tensors of a model that is made elsewhere: name, handle, and whether it is trained.
+    ///
+    /// # Errors
+    /// Two tensors of one name.
+    pub fn of(tensors: Vec<(String, Tensor, bool)>) -> Result<Store> {
+        let entry = |(name, tensor, trainable)| Entry { name, tensor, trainable };
+        Store::checked(tensors.into_iter().map(entry).collect())
+    }
+
+    fn checked(entries: Vec<Entry>) -> Result<Store> {
         let mut seen = HashSet::new();
         if let Some(twice) = entries.iter().find(|e| !seen.insert(e.name.as_str())) {
             return Err(Error::Input(format!("model: the name `{}` was registered twice", twice.name)));
         }
-        Ok((model, Store { entries }))
+        Ok(Store { entries })
     }
 
     /// All parameters and buffers, as `module.state_dict()`: handles to the tensors themselves, without gradient.
@@ -123,6 +135,14 @@ impl Store {
         self.replace(|t| if is_float(t.f_kind()?) { Ok(t.f_to_kind(kind)?) } else { Ok(t.shallow_clone()) })
     }
 
+    /// Lays four-dimensional tensors out with their channels last, as `module.to(memory_format=torch.channels_last)`.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn channels_last(&self) -> Result<()> {
+        self.replace(channels_last)
+    }
+
     fn replace(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
         for entry in &self.entries {
             let changed = change(&entry.tensor.detach())?;
@@ -130,6 +150,14 @@ impl Store {
             entry.tensor.shallow_clone().f_set_data(&changed)?;
         }
         Ok(())
+    }
+}
+
+/// The tensor with its second dimension innermost in memory if it has four dimensions, else as it is.
+pub(crate) fn channels_last(t: &Tensor) -> Result<Tensor> {
+    match t.dim() {
+        4 => Ok(t.f_permute([0, 2, 3, 1])?.f_contiguous()?.f_permute([0, 3, 1, 2])?),
+        _ => Ok(t.shallow_clone()),
     }
 }
 

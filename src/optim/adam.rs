@@ -1,6 +1,7 @@
 //! Adam and AdamW through LibTorch's fused kernel: `torch.optim.Adam(W)(fused=True)` to the bit.
 
 use super::{Rule, Update, pick, zeros_like};
+use crate::checkpoint::Value;
 use crate::config::optim::{AdamConfig, AdamwConfig};
 use crate::error::Result;
 use crate::torch::{AdamArgs, fused_adam};
@@ -51,5 +52,21 @@ impl Rule for Adam {
 
     fn slots(&self) -> Vec<(&'static str, &[Tensor])> {
         vec![("step", &self.step), ("exp_avg", &self.exp_avg), ("exp_avg_sq", &self.exp_avg_sq)]
+    }
+
+    fn options(&self, regularized: bool) -> Vec<(&'static str, Value)> {
+        let args = &self.args;
+        vec![
+            ("betas", Value::Tuple(vec![args.beta1.into(), args.beta2.into()])),
+            ("eps", args.eps.into()),
+            ("weight_decay", if regularized { args.weight_decay } else { 0.0 }.into()),
+            ("amsgrad", false.into()),
+            ("maximize", false.into()),
+            ("foreach", Value::None),
+            ("capturable", false.into()),
+            ("differentiable", false.into()),
+            ("fused", Value::None),
+            ("decoupled_weight_decay", args.decoupled.into()),
+        ]
     }
 }

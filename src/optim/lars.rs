@@ -1,6 +1,7 @@
 //! LARS: SGD with momentum whose rate follows, layer by layer, the ratio of the weights' norm to the gradient's.
 
 use super::{Rule, Update, zeros_like};
+use crate::checkpoint::Value;
 use crate::config::optim::LarsConfig;
 use crate::error::Result;
 use tch::Tensor;
@@ -62,5 +63,15 @@ impl Rule for Lars {
 
     fn slots(&self) -> Vec<(&'static str, &[Tensor])> {
         vec![("momentum_buffer", &self.momentum_buffer)]
+    }
+
+    fn options(&self, regularized: bool) -> Vec<(&'static str, Value)> {
+        let c = &self.config;
+        vec![
+            ("momentum", c.momentum.into()),
+            ("weight_decay", if regularized { c.weight_decay } else { 0.0 }.into()),
+            ("eta", c.eta.into()),
+            ("adapted", regularized.into()),
+        ]
     }
 }

@@ -3,12 +3,16 @@
 mod adam;
 mod gradient;
 mod lars;
+mod scaler;
 mod schedule;
 mod sgd;
+mod state_dict;
 
 pub use gradient::{gradient_norm, non_finite_gradients};
+pub use scaler::GradScaler;
 pub use schedule::Schedule;
 
+use crate::checkpoint::Value;
 use crate::config::optim::OptimConfig;
 use crate::error::{Error, Result};
 use crate::torch::clear_gradients;
@@ -32,6 +36,8 @@ trait Rule {
     fn step(&mut self, update: &Update) -> Result<()>;
     /// The state by PyTorch's names, such as `exp_avg`; one tensor a parameter.
     fn slots(&self) -> Vec<(&'static str, &[Tensor])>;
+    /// The options of a group of parameters by the names that the `torch.optim` class gives them in 2.11, without the rate.
+    fn options(&self, regularized: bool) -> Vec<(&'static str, Value)>;
 }
 
 /// An optimizer over named parameters.

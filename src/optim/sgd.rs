@@ -1,6 +1,7 @@
 //! SGD with momentum through LibTorch's fused kernel: `torch.optim.SGD(fused=True)`.
 
 use super::{Rule, Update, pick, zeros_like};
+use crate::checkpoint::Value;
 use crate::config::optim::SgdConfig;
 use crate::error::Result;
 use crate::torch::{SgdArgs, fused_sgd};
@@ -40,5 +41,19 @@ impl Rule for Sgd {
 
     fn slots(&self) -> Vec<(&'static str, &[Tensor])> {
         if self.momentum_buffer.is_empty() { Vec::new() } else { vec![("momentum_buffer", &self.momentum_buffer)] }
+    }
+
+    fn options(&self, regularized: bool) -> Vec<(&'static str, Value)> {
+        let args = &self.args;
+        vec![
+            ("momentum", args.momentum.into()),
+            ("dampening", args.dampening.into()),
+            ("weight_decay", if regularized { args.weight_decay } else { 0.0 }.into()),
+            ("nesterov", args.nesterov.into()),
+            ("maximize", false.into()),
+            ("foreach", Value::None),
+            ("differentiable", false.into()),
+            ("fused", Value::None),
+        ]
     }
 }

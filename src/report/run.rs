@@ -69,7 +69,7 @@ impl Run {
         let mut knn = read_results(&folder.join("results/knn.json"))?;
         let mut outdated = Vec::new();
         if (linear.is_some() || knn.is_some())
-            && let Some(weights) = RunFolder::open(folder)?.weights()
+            && let Some(weights) = RunFolder::open(folder)?.weights()?
         {
             let present = sha256_of(&weights)?;
             for (name, results) in [("eval-linear", &mut linear), ("eval-knn", &mut knn)] {

@@ -50,8 +50,27 @@ unsafe extern "C" {
     ) -> *mut c_char;
     pub(super) fn weince_total_norm(tensors: *const RawTensor, n: usize, out: *mut RawTensor) -> *mut c_char;
     pub(super) fn weince_clear_gradients(params: *const RawTensor, n: usize) -> *mut c_char;
+    pub(super) fn weince_autocast_enter(device: c_int, dtype: c_int, before: *mut AutocastState) -> *mut c_char;
+    pub(super) fn weince_autocast_leave(device: c_int, before: *const AutocastState) -> *mut c_char;
+    pub(super) fn weince_unscale(
+        grads: *const RawTensor,
+        n: usize,
+        inv_scale: RawTensor,
+        found_inf: RawTensor,
+    ) -> *mut c_char;
+    pub(super) fn weince_allow_tf32(allow: c_int) -> *mut c_char;
+    pub(super) fn weince_generator_state(cuda: c_int, out: *mut RawTensor) -> *mut c_char;
     pub(super) fn weince_torch_version() -> *const c_char;
     pub(super) fn weince_cpu_capability(out: *mut *mut c_char) -> *mut c_char;
+}
+
+/// What autocast was before a region of it; the layout is that of cpp/bridge.cpp.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct AutocastState {
+    enabled: c_int,
+    dtype: c_int,
+    cache: c_int,
 }
 
 /// Takes over a malloc'ed C string.

@@ -1,17 +1,23 @@
 //! The C++ bridge: what LibTorch offers and tch does not reach. All of the crate's `unsafe` is in this folder.
 
+mod amp;
 mod cuda;
 mod ffi;
 mod fused;
+mod generator;
 mod gradient;
+mod script;
 mod smallest;
 mod storage;
 mod version;
 mod workers;
 
+pub use amp::{allow_tf32, autocast, unscale};
 pub use cuda::{CudaDevice, CudaStatus, cuda_status};
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
+pub use generator::generator_state;
 pub use gradient::{clear_gradients, known_gradient, total_norm};
+pub use script::{Baked, Member, Script};
 pub use smallest::{smallest, smallest_with_columns};
 pub use storage::filled;
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};

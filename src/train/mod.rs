@@ -6,7 +6,7 @@ mod state;
 mod step;
 mod vision;
 
-pub use step::{StepScalars, Stepper};
+pub use step::{StepOptions, StepScalars, Stepper};
 pub use vision::{Plan, Summary};
 
 use crate::error::{Error, Result};
@@ -32,17 +32,17 @@ fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, re
         let epoch_ends = step.is_multiple_of(plan.steps_per_epoch);
         let stopping = stop.load(Ordering::Relaxed);
         let mut broken = recorder.push(step, epoch, lr, packed, batch.indices, loader.waited())?;
-        if broken.is_none() && (epoch_ends || stopping) {
+        if broken.is_none() && (epoch_ends || stopping || plan.checkpoint_due(step)) {
             broken = recorder.flush(loader.waited())?;
         }
         if let Some(broken) = broken {
             return Err(explain(plan, broken));
         }
-        if epoch_ends {
-            plan.end_of_epoch(epoch + 1, step, recorder)?;
+        if epoch_ends && plan.end_of_epoch(epoch + 1, step, recorder)? {
+            plan.save_best(folder, step)?;
         }
-        if (epoch_ends && plan.checkpoint_due(epoch + 1)) || stopping {
-            state::save(&folder.state(), &plan.stepper, step)?;
+        if plan.checkpoint_due(step) || stopping {
+            plan.save(folder, step)?;
         }
         if stopping && step < plan.total_steps() {
             return Err(Error::Interrupted(format!(

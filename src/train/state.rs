@@ -1,81 +1,148 @@
-//! The state of a run in one file: weights, buffers, optimizer, running loss state, position.
+//! The state of a run as one value of plain types, which `torch.load(weights_only=True)` opens: everything that the run's next
+//! step depends on, here or in Python.
+//!
+//! | key | what it is |
+//! |---|---|
+//! | `model` | the encoder's state_dict, with the names of the library that it is from |
+//! | `projector` | the projector's state_dict |
+//! | `optimizer` | what the `torch.optim` class's `load_state_dict` takes; parameters are those of `model`, then of `projector` |
+//! | `scheduler` | what `LambdaLR.load_state_dict` takes |
+//! | `scaler` | what `GradScaler.load_state_dict` takes; empty without float16 |
+//! | `loss_state` | `beta_ema`, the moving average of the reference loss, or None |
+//! | `step`, `epoch` | updates and whole epochs behind this state |
+//! | `sampler` | `epoch`, `position` in it in images, `batch_size`, `images` |
+//! | `seeds` | `run`, and `step`: what LibTorch's generators are seeded with before the next step |
+//! | `rng` | states of the generators as that seed makes them: `cpu`, and `cuda` where the run is there |
+//! | `best` | `value` and `step` of the best evaluation, or None |
+//! | `config`, `versions` | the resolved configuration without `data.threads`; weince, LibTorch, and this format |
 
-use super::step::Stepper;
-use crate::checkpoint::bytes;
-use crate::checkpoint::safetensors::{self, Contents};
+use super::vision::{Best, Plan};
+use crate::checkpoint::{Series, Value, torch_file};
 use crate::error::{Error, Result};
+use crate::torch::{generator_state, libtorch_version};
 use std::path::Path;
-use tch::{Kind, Tensor};
 
-const FORMAT: &str = "weince-train-state-1";
-const LOSS_STATE: &str = "loss.beta_ema";
+const FORMAT: u64 = 1;
 
-/// Writes the state after `step` updates: beside its place, synced, renamed.
+/// The state after `step` updates. LibTorch's generators are left seeded for the next step.
 ///
 /// # Errors
-/// What the system refuses.
-pub fn save(path: &Path, stepper: &Stepper, step: u64) -> Result<()> {
-    let mut tensors = stepper.model.state_dict();
-    tensors.extend(stepper.optimizer.state().into_iter().map(|(name, t)| (format!("optim.{name}"), t)));
-    if let Some(ema) = stepper.loss.state() {
-        tensors.push((LOSS_STATE.to_string(), Tensor::from(ema).to_kind(Kind::Float)));
+/// Whatever LibTorch reports.
+pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
+    let stepper = &plan.stepper;
+    let lr = plan.schedule.lr(step);
+    let seed = plan.step_seed(step);
+    tch::manual_seed(seed);
+    let mut rng = vec![("cpu", Value::from(generator_state(tch::Device::Cpu)?))];
+    if plan.device.is_cuda() {
+        rng.push(("cuda", generator_state(plan.device)?.into()));
     }
-    let step = step.to_string();
-    let checksum = checksum(&tensors, &step)?;
-    let metadata =
-        [("format", FORMAT.into()), ("step", step), ("crc32c", checksum), ("weince", env!("CARGO_PKG_VERSION").into())];
-    safetensors::save(path, &tensors, &metadata.map(|(key, value)| (key.to_string(), value)).into())
+    let optimizer = stepper.optimizer.state_dict(lr);
+    let groups = optimizer.get("param_groups").and_then(Value::elements).map_or(0, <[Value]>::len);
+    let each = |value: fn(&Plan, f64) -> Value| Value::List((0..groups).map(|_| value(plan, lr)).collect());
+    let scheduler = Value::dict([
+        ("base_lrs", each(|plan, _| plan.config.optim.lr().into())),
+        ("last_epoch", step.into()),
+        ("_step_count", (step + 1).into()),
+        ("_is_initial", false.into()),
+        ("_get_lr_called_within_step", false.into()),
+        ("_last_lr", each(|_, lr| lr.into())),
+        ("lr_lambdas", each(|_, _| Value::None)),
+    ]);
+    let mut config = serde_json::to_value(&plan.config).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
+    // The number of loader threads belongs to the machine, and changes no byte of the run.
+    if let Some(data) = config.get_mut("data").and_then(serde_json::Value::as_object_mut) {
+        data.remove("threads");
+    }
+    let in_epoch = step % plan.steps_per_epoch;
+    Ok(Value::dict([
+        ("model", Value::state_dict(stepper.model.encoder.store().state_dict())),
+        ("projector", Value::state_dict(stepper.model.projector.store().state_dict())),
+        ("optimizer", optimizer),
+        ("scheduler", scheduler),
+        ("scaler", stepper.scaler().map_or(Ok(Value::Dict(vec![])), |s| s.state_dict())?),
+        ("loss_state", Value::dict([("beta_ema", stepper.loss.state().map_or(Value::None, Value::from))])),
+        ("step", step.into()),
+        ("epoch", (step / plan.steps_per_epoch).into()),
+        (
+            "sampler",
+            Value::dict([
+                ("epoch", Value::from(step / plan.steps_per_epoch)),
+                ("position", (in_epoch * plan.config.train.batch_size as u64).into()),
+                ("batch_size", (plan.config.train.batch_size as u64).into()),
+                ("images", (plan.image_count() as u64).into()),
+            ]),
+        ),
+        ("seeds", Value::dict([("run", Value::from(plan.config.seed)), ("step", seed.into())])),
+        ("rng", Value::dict(rng)),
+        (
+            "best",
+            plan.best.map_or(Value::None, |b| Value::dict([("value", Value::from(b.value)), ("step", b.step.into())])),
+        ),
+        ("config", Value::from_json(config)),
+        (
+            "versions",
+            Value::dict([
+                ("checkpoint", Value::from(FORMAT)),
+                ("weince", env!("CARGO_PKG_VERSION").into()),
+                ("libtorch", libtorch_version().into()),
+            ]),
+        ),
+    ]))
 }
 
-/// CRC-32C of step, names and elements, whatever order the tensors lie in.
-fn checksum(tensors: &[(String, Tensor)], step: &str) -> Result<String> {
-    let mut sorted: Vec<&(String, Tensor)> = tensors.iter().collect();
-    sorted.sort_by_key(|(name, _)| name);
-    let mut crc = crc32c::crc32c(step.as_bytes());
-    for (name, tensor) in sorted {
-        crc = crc32c::crc32c_append(crc, name.as_bytes());
-        crc = crc32c::crc32c_append(crc, &bytes(tensor)?);
-    }
-    Ok(format!("{crc:08x}"))
-}
-
-/// Restores a state into freshly built parts; gives the number of updates behind it.
+/// Puts a state into a freshly built plan; gives the number of updates behind it.
 ///
 /// # Errors
 /// A damaged file, one of another kind or another model, and what the system refuses.
-pub fn load(path: &Path, stepper: &mut Stepper) -> Result<u64> {
-    let Contents { tensors, metadata } = safetensors::load(path)?;
-    if metadata.get("format").map(String::as_str) != Some(FORMAT) {
-        return Err(Error::data(
-            path,
-            None,
-            format!("no training state: expected format {FORMAT}, found {:?}", metadata.get("format")),
-        ));
+pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
+    let value = torch_file::load(path)?;
+    let wrong = |message: String| Error::data(path, None, message);
+    let need = |key: &str| value.get(key).ok_or_else(|| wrong(format!("no checkpoint of this project: it has no `{key}`")));
+    let format = need("versions")?.get("checkpoint").and_then(Value::as_u64);
+    if format != Some(FORMAT) {
+        return Err(wrong(format!("a checkpoint of format {format:?}, expected {FORMAT}; use the version that wrote it")));
     }
-    let step = metadata.get("step").map_or("", String::as_str);
-    let (expected, found) = (metadata.get("crc32c").map_or("none", String::as_str), checksum(&tensors, step)?);
-    if expected != found {
-        return Err(Error::data(
-            path,
-            None,
-            format!(
-                "the training state is damaged: its checksum is {found}, expected {expected}; restore the file, or start a new run"
-            ),
-        ));
+    let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
+    let step = number("step")?;
+    let tensors = |key: &str| need(key)?.tensors().ok_or_else(|| wrong(format!("`{key}` is no state_dict")));
+    let fits = |e: Error| wrong(e.to_string());
+    let stepper = &mut plan.stepper;
+    stepper.model.encoder.store().load(&tensors("model")?).map_err(fits)?;
+    stepper.model.projector.store().load(&tensors("projector")?).map_err(fits)?;
+    stepper.optimizer.load_state_dict(need("optimizer")?).map_err(fits)?;
+    if let Some(scaler) = stepper.scaler_mut() {
+        scaler.load_state_dict(need("scaler")?).map_err(fits)?;
     }
-    let step = step.parse().map_err(|_| Error::data(path, None, "the training state does not say its step"))?;
-    let mut weights = Vec::new();
-    let mut optim = Vec::new();
-    let mut ema = None;
-    for (name, tensor) in tensors {
-        match name.strip_prefix("optim.") {
-            Some(rest) => optim.push((rest.to_string(), tensor)),
-            None if name == LOSS_STATE => ema = Some(tensor.f_double_value(&[])?),
-            None => weights.push((name, tensor)),
+    stepper.loss.set_state(need("loss_state")?.get("beta_ema").and_then(Value::as_f64)).map_err(fits)?;
+    let best = need("best")?;
+    plan.best = match (best.get("value").and_then(Value::as_f64), best.get("step").and_then(Value::as_u64)) {
+        (Some(value), Some(step)) => Some(Best { value, step }),
+        _ => None,
+    };
+    Ok(step)
+}
+
+/// Puts the newest usable state of a run into a freshly built plan; gives the number of updates behind it, or nothing where
+/// there is no checkpoint at all. A damaged one is named on stderr, and the one before it used.
+///
+/// # Errors
+/// That of the newest checkpoint, if none is usable.
+pub fn restore_newest(series: &Series, plan: &mut Plan) -> Result<Option<u64>> {
+    let mut first = None;
+    for path in series.newest_first()? {
+        match restore(&path, plan) {
+            Ok(step) => {
+                if first.is_some() {
+                    eprintln!("note: continuing from {}, after step {step}", path.display());
+                }
+                return Ok(Some(step));
+            }
+            Err(e) => {
+                eprintln!("note: this checkpoint cannot be used: {e}");
+                first = first.or(Some(e));
+            }
         }
     }
-    stepper.model.load(&weights)?;
-    stepper.optimizer.load_state(&optim)?;
-    stepper.loss.set_state(ema)?;
-    Ok(step)
+    first.map_or(Ok(None), Err)
 }

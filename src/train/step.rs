@@ -1,11 +1,26 @@
 //! One training step: two views in, one update out, and its measurements left on the device.
 
+use crate::config::precision::Precision;
 use crate::config::vision::Views;
 use crate::error::{Error, Result};
 use crate::loss::{Diagnostics, Loss, LossOutput};
-use crate::model::Model;
-use crate::optim::{Optimizer, gradient_norm, non_finite_gradients};
+use crate::model::{Model, channels_last};
+use crate::optim::{GradScaler, Optimizer, gradient_norm, non_finite_gradients};
+use crate::torch::{allow_tf32, autocast};
 use tch::{Device, Kind, Tensor};
+
+/// How a step computes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StepOptions {
+    /// How the views pass the encoder.
+    pub views: Views,
+    /// What the encoder and projector compute in.
+    pub precision: Precision,
+    /// Whether their float32 products may use TensorFloat-32 on CUDA.
+    pub tf32: bool,
+    /// Whether images come channels last in memory.
+    pub channels_last: bool,
+}
 
 /// What a step needs, together.
 pub struct Stepper {
@@ -15,14 +30,18 @@ pub struct Stepper {
     pub optimizer: Optimizer,
     /// The loss, with its running state if it has one.
     pub loss: Loss,
-    views: Views,
+    options: StepOptions,
+    device: Device,
+    /// For float16.
+    scaler: Option<GradScaler>,
     parameters: Vec<(String, Tensor)>,
-    /// 1 from the first step whose loss or gradient was not finite: from there on no update is made.
+    /// 1 from the first step whose loss or gradient was not finite: from there on no update is made. In float16 a gradient
+    /// that overflows is no such case: the scaler skips that step alone.
     halted: Tensor,
 }
 
 /// The names of the leading entries of a step's packed measurements; the loss's own follow.
-const STEP_SCALARS: [&str; 3] = ["halted", "loss", "grad_norm"];
+const STEP_SCALARS: [&str; 5] = ["halted", "loss", "grad_norm", "loss_scale", "skipped_steps"];
 
 /// The measurements of one step, read back from the device.
 #[derive(Debug, Clone)]
@@ -33,29 +52,74 @@ pub struct StepScalars {
     pub loss: f64,
     /// The norm of the gradient over all parameters.
     pub grad_norm: f64,
-    /// The loss's diagnostics by name; those that the loss does not have are left out.
+    /// Scale and skipped steps of float16 training, and the loss's diagnostics, by name; those that there are not are left out.
     pub diagnostics: Vec<(&'static str, f64)>,
 }
 
 impl Stepper {
     /// Brings the parts together; `model` is on `device` already.
-    pub fn new(model: Model, optimizer: Optimizer, loss: Loss, views: Views, device: Device) -> Stepper {
-        let parameters = model.parameters();
-        Stepper { model, optimizer, loss, views, parameters, halted: Tensor::zeros([], (Kind::Float, device)) }
+    ///
+    /// # Errors
+    /// What the device cannot do, and whatever LibTorch reports.
+    pub fn new(
+        model: Model,
+        optimizer: Optimizer,
+        loss: Loss,
+        options: StepOptions,
+        device: Device,
+    ) -> Result<Stepper> {
+        let scaler = if options.precision == Precision::Fp16 { Some(GradScaler::new(device)?) } else { None };
+        Ok(Stepper {
+            parameters: model.parameters(),
+            model,
+            optimizer,
+            loss,
+            options,
+            device,
+            scaler,
+            halted: Tensor::f_zeros([0i64; 0], (Kind::Float, device))?,
+        })
     }
 
-    /// The embeddings of both views and the loss over them.
+    /// The loss scale of float16 training.
+    pub fn scaler(&self) -> Option<&GradScaler> {
+        self.scaler.as_ref()
+    }
+
+    /// The same, to put a state into.
+    pub fn scaler_mut(&mut self) -> Option<&mut GradScaler> {
+        self.scaler.as_mut()
+    }
+
+    /// The embeddings of both views and the loss over them. TensorFloat-32, where allowed, is on until the loss and again
+    /// after it, for the backward pass of the encoder.
     fn forward(&mut self, view_1: &Tensor, view_2: &Tensor) -> Result<(Tensor, Tensor, LossOutput)> {
-        let (z_1, z_2) = match self.views {
-            Views::Separate => (self.model.forward(view_1, true)?.1, self.model.forward(view_2, true)?.1),
-            Views::Joint => {
-                let n = view_1.size()[0];
-                let z = self.model.forward(&Tensor::f_cat(&[view_1, view_2], 0)?, true)?.1;
-                (z.f_narrow(0, 0, n)?, z.f_narrow(0, n, n)?)
-            }
+        let StepOptions { views, precision, tf32, channels_last: last } = self.options;
+        let laid_out = |view: &Tensor| if last { channels_last(view) } else { Ok(view.shallow_clone()) };
+        let (view_1, view_2) = (laid_out(view_1)?, laid_out(view_2)?);
+        allow_tf32(tf32)?;
+        let embed = || {
+            Ok(match views {
+                Views::Separate => (self.model.forward(&view_1, true)?.1, self.model.forward(&view_2, true)?.1),
+                Views::Joint => {
+                    let n = view_1.size()[0];
+                    let z = self.model.forward(&Tensor::f_cat(&[view_1, view_2], 0)?, true)?.1;
+                    (z.f_narrow(0, 0, n)?, z.f_narrow(0, n, n)?)
+                }
+            })
         };
+        let (z_1, z_2) = match precision.cast() {
+            Some(kind) => autocast(self.device, kind, embed)?,
+            None => embed()?,
+        };
+        allow_tf32(false)?;
         let output = self.loss.forward(&z_1, &z_2)?;
+        allow_tf32(tf32)?;
         Ok((z_1, z_2, output))
+    }
+
+    fn gradients(&self) -> Vec<Tensor> {
+        self.parameters.iter().map(|(_, p)| p.grad()).filter(Tensor::defined).collect()
     }
 
     /// One update with learning rate `lr`. Nothing is read from the device: what was measured is returned packed, for
@@ -69,13 +133,31 @@ impl Stepper {
     pub fn step(&mut self, view_1: &Tensor, view_2: &Tensor, lr: f64) -> Result<Tensor> {
         self.optimizer.zero_grad()?;
         let (_, _, output) = self.forward(view_1, view_2)?;
-        output.loss.f_backward()?;
         let loss = output.loss.detach().f_to_kind(Kind::Float)?;
+        let overflow = match &self.scaler {
+            Some(scaler) => {
+                scaler.scale(&output.loss)?.f_backward()?;
+                Some(scaler.unscale(&self.gradients())?)
+            }
+            None => {
+                output.loss.f_backward()?;
+                None
+            }
+        };
         let norm = gradient_norm(&self.parameters)?;
-        let broken = (&loss + &norm).f_isfinite()?.f_logical_not()?.f_to_kind(Kind::Float)?;
+        let must_be_finite = if overflow.is_some() { loss.shallow_clone() } else { &loss + &norm };
+        let broken = must_be_finite.f_isfinite()?.f_logical_not()?.f_to_kind(Kind::Float)?;
         self.halted = self.halted.f_maximum(&broken)?;
-        self.optimizer.step(lr, Some(&self.halted))?;
-        let own = Tensor::f_stack(&[&self.halted, &loss, &norm], 0)?;
+        let skip = overflow.as_ref().map_or(Ok(self.halted.shallow_clone()), |o| self.halted.f_maximum(o))?;
+        self.optimizer.step(lr, Some(&skip))?;
+        let none = loss.f_full_like(f64::NAN)?;
+        let mut own = vec![self.halted.shallow_clone(), loss, norm, none.shallow_clone(), none];
+        if let (Some(scaler), Some(overflow)) = (&mut self.scaler, overflow) {
+            scaler.update(&overflow)?;
+            let [scale, skipped] = scaler.measurements();
+            (own[3], own[4]) = (scale.shallow_clone(), skipped.shallow_clone());
+        }
+        let own = Tensor::f_stack(&own, 0)?;
         Ok(Tensor::f_cat(&[own, output.diagnostics.scalars().f_to_kind(Kind::Float)?], 0)?)
     }
 
@@ -85,7 +167,7 @@ impl Stepper {
     /// Whatever LibTorch reports.
     pub fn read(packed: &Tensor) -> Result<StepScalars> {
         let values = Vec::<f32>::try_from(packed.f_to_device(Device::Cpu)?)?;
-        let diagnostics = Diagnostics::SCALARS.iter().zip(&values[STEP_SCALARS.len()..]);
+        let diagnostics = STEP_SCALARS[3..].iter().chain(&Diagnostics::SCALARS).zip(&values[3..]);
         Ok(StepScalars {
             halted: values[0] != 0.0,
             loss: f64::from(values[1]),

@@ -1,7 +1,7 @@
 //! Vision pretraining: from a configuration to a finished run folder.
 
 use super::recorder::Recorder;
-use super::step::Stepper;
+use super::step::{StepOptions, Stepper};
 use super::{run, state};
 use crate::checkpoint::{Value, safetensors, torch_file, write_bytes};
 use crate::config::augment::NormalizeConfig;
@@ -31,8 +31,16 @@ pub struct Plan {
     /// Steps in one pass over the images.
     pub steps_per_epoch: u64,
     pub(super) stepper: Stepper,
+    pub(super) best: Option<Best>,
     images: Arc<ImageSet>,
     test_images: Option<ImageSet>,
+}
+
+/// The best evaluation so far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Best {
+    pub value: f64,
+    pub step: u64,
 }
 
 /// What a finished run left.
@@ -58,14 +66,23 @@ impl Plan {
         let steps_per_epoch = sampler.steps_per_epoch();
         let test_images = if config.eval.knn_every > 0 { Some(data::load(&config.data, Split::Test)?) } else { None };
         tch::manual_seed(config.seed as i64);
-        let model = Model::new(&config.model)?;
+        let model = Model::new(&config.model, config.augment.view_size(images.height, images.width))?;
         model.to_device(device)?;
+        if config.channels_last && device.is_cuda() {
+            model.encoder.store().channels_last()?;
+        }
         let optimizer = Optimizer::new(&config.optim, &model.parameters())?;
         let loss = Loss::new(&config.loss, Layout::TwoView)?;
         let schedule =
             Schedule::new(&config.schedule, config.optim.lr(), steps_per_epoch, config.train.epochs * steps_per_epoch)?;
-        let stepper = Stepper::new(model, optimizer, loss, config.train.views, device);
-        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, images, test_images })
+        let options = StepOptions {
+            views: config.train.views,
+            precision: config.precision,
+            tf32: config.tf32,
+            channels_last: config.channels_last,
+        };
+        let stepper = Stepper::new(model, optimizer, loss, options, device)?;
+        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, images, test_images })
     }
 
     /// Steps of the whole run.
@@ -81,8 +98,11 @@ impl Plan {
         Loader::new(self.images.clone(), augment, sampler, start, epochs, self.config.data.threads())
     }
 
-    /// The batch of one step, counted from 0.
-    pub(super) fn batch(&self, step: u64) -> Result<Batch> {
+    /// The batch of one step, counted from 0: the very views that the run computes with.
+    ///
+    /// # Errors
+    /// A step beyond the run's end.
+    pub fn batch(&self, step: u64) -> Result<Batch> {
         let none = || Error::Input(format!("step {step} is not one of the run's {} steps", self.total_steps()));
         self.loader(step)?.next().ok_or_else(none)?
     }
@@ -111,11 +131,17 @@ impl Plan {
         serde_yaml::to_string(&self.config).map_err(|e| Error::Config(format!("config.resolved.yaml: {e}")))
     }
 
-    pub(super) fn checkpoint_due(&self, epochs_done: u64) -> bool {
-        epochs_done.is_multiple_of(self.config.train.checkpoint_every) || epochs_done == self.config.train.epochs
+    /// Whether the state after `step` updates is to be saved.
+    pub(super) fn checkpoint_due(&self, step: u64) -> bool {
+        let config = &self.config.checkpoint;
+        let by_steps = config.every_steps.is_some_and(|n| step.is_multiple_of(n));
+        let by_epochs = step.is_multiple_of(self.steps_per_epoch.saturating_mul(config.every_epochs));
+        by_steps || by_epochs || step == self.total_steps()
     }
 
-    pub(super) fn end_of_epoch(&self, epochs_done: u64, step: u64, recorder: &mut Recorder) -> Result<()> {
+    /// Evaluates where that is asked for, and tells. Gives whether this is the best state so far.
+    pub(super) fn end_of_epoch(&mut self, epochs_done: u64, step: u64, recorder: &mut Recorder) -> Result<bool> {
+        let mut is_best = false;
         let mut line = format!("epoch {epochs_done}/{}", self.config.train.epochs);
         if let Some(loss) = recorder.last_loss() {
             line += &format!("  loss {loss:.4}");
@@ -132,9 +158,13 @@ impl Plan {
             let accuracy = found.test_accuracy;
             recorder.evaluation(step, epochs_done - 1, "knn_accuracy", accuracy)?;
             line += &format!("  kNN accuracy {accuracy:.4}");
+            is_best = self.config.checkpoint.best_by.is_some() && self.best.is_none_or(|best| accuracy > best.value);
+            if is_best {
+                self.best = Some(Best { value: accuracy, step });
+            }
         }
         recorder.say(&format!("{line}  {:.0} images/s", recorder.images_per_second()));
-        Ok(())
+        Ok(is_best)
     }
 
     /// Runs to the end, or continues a run from its state with `resume`, and writes the trained weights.
@@ -143,15 +173,28 @@ impl Plan {
     /// A run folder that is there already (or, resuming, is not), a changed configuration, non-finite values, an
     /// interruption by SIGINT or SIGTERM after the state is saved, and what the system refuses.
     pub fn pretrain(mut self, run_dir: &Path, resume: bool) -> Result<Summary> {
+        self.config.check_device(self.device)?;
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(Error::io(run_dir, "cannot watch for interruption"))?;
         }
-        let folder = if resume { RunFolder::open(run_dir)? } else { RunFolder::create(run_dir)? };
-        let _lock = folder.lock()?;
-        let step = if resume { self.reopen(&folder)? } else { self.fill(&folder)? };
+        let (folder, step);
+        // Held to the end: no other process trains in the folder meanwhile.
+        let _lock;
+        if resume {
+            folder = RunFolder::open_begun(run_dir)?;
+            _lock = folder.lock()?;
+            folder.remove_unfinished()?;
+            step = self.reopen(&folder)?;
+        } else {
+            let said = self.load_weights()?;
+            folder = RunFolder::create(run_dir)?;
+            _lock = folder.lock()?;
+            said.iter().for_each(|line| eprintln!("{line}"));
+            step = self.fill(&folder)?;
+        }
         let read_every = if self.device.is_cuda() { self.config.train.log_every } else { 1 };
         let mut recorder = Recorder::open(
             &folder,
@@ -168,13 +211,28 @@ impl Plan {
         Ok(Summary { steps, loss: recorder.last_loss(), images_per_second: recorder.images_per_second() })
     }
 
+    /// Takes the weights that the configuration names; says what was taken.
+    fn load_weights(&self) -> Result<Vec<String>> {
+        self.config.model.weights.as_ref().map_or(Ok(Vec::new()), |config| self.stepper.model.load_file(config))
+    }
+
     /// Writes what a new run's folder has from the start; gives its step.
     fn fill(&self, folder: &RunFolder) -> Result<u64> {
         self.write_config(folder)?;
         folder.write_environment(self.device)?;
         self.write_views(folder)?;
-        state::save(&folder.state(), &self.stepper, 0)?;
+        self.save(folder, 0)?;
         Ok(0)
+    }
+
+    /// Saves the state after `step` updates.
+    pub(super) fn save(&self, folder: &RunFolder, step: u64) -> Result<()> {
+        folder.series().save(step, &state::capture(self, step)?, self.config.checkpoint.keep)
+    }
+
+    /// Saves the state after `step` updates as the best one.
+    pub(super) fn save_best(&self, folder: &RunFolder, step: u64) -> Result<()> {
+        torch_file::save(&folder.best(), &state::capture(self, step)?)
     }
 
     /// A sheet of the first augmented pairs: view 1 above view 2, 12 images a row of pairs.
@@ -200,16 +258,29 @@ impl Plan {
 
     /// Takes up the state of an earlier run, and gives its step.
     fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
-        let before: VisionConfig = crate::config::load(&folder.config(), &[])?;
-        let changes = before.forbidden_changes(&self.config)?;
-        if !changes.is_empty() {
-            return Err(Error::Config(format!(
-                "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
-                folder.root().display(),
-                changes.join("; ")
-            )));
+        if folder.config().is_file() {
+            let before: VisionConfig = crate::config::load(&folder.config(), &[])?;
+            let changes = before.forbidden_changes(&self.config)?;
+            if !changes.is_empty() {
+                return Err(Error::Config(format!(
+                    "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
+                    folder.root().display(),
+                    changes.join("; ")
+                )));
+            }
         }
-        let step = state::load(&folder.state(), &mut self.stepper)?;
+        let Some(step) = state::restore_newest(&folder.series(), self)? else {
+            if folder.metrics().exists() {
+                return Err(Error::Config(format!(
+                    "{}: the run has measurements but no checkpoint in {}; restore one there, or start a new run",
+                    folder.root().display(),
+                    folder.checkpoints().display()
+                )));
+            }
+            eprintln!("note: the run was stopped before its first checkpoint, and begins again");
+            self.load_weights()?.iter().for_each(|line| eprintln!("{line}"));
+            return self.fill(folder);
+        };
         if step > self.total_steps() {
             return Err(Error::Config(format!(
                 "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",

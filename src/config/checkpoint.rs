@@ -1,0 +1,57 @@
+//! The `checkpoint` section: when the state of a run is saved, and which states are kept.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// When a run saves its state, and what it keeps. The end of a run and an interruption are always saved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Epochs between checkpoints.
+    pub every_epochs: u64,
+    /// Steps between further checkpoints, within epochs too; none where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_steps: Option<u64>,
+    /// How many of the newest are kept.
+    pub keep: u64,
+    /// Keeps the best one too, as `best.pt`, by this measurement; none where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_by: Option<BestBy>,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        CheckpointConfig { every_epochs: 1, every_steps: None, keep: 2, best_by: None }
+    }
+}
+
+/// What tells the best checkpoint; the first of equals stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BestBy {
+    /// The nearest-neighbour accuracy on the test images, which `eval.knn_every` asks for.
+    KnnAccuracy,
+}
+
+impl CheckpointConfig {
+    /// Checks values beyond their types; `knn_every` is that of the section `eval`.
+    ///
+    /// # Errors
+    /// A value out of its range, with its key.
+    pub fn validate(&self, knn_every: u64) -> Result<()> {
+        let positive = [
+            ("checkpoint.every_epochs", Some(self.every_epochs)),
+            ("checkpoint.every_steps", self.every_steps),
+            ("checkpoint.keep", Some(self.keep)),
+        ];
+        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
+            return Err(Error::Config(format!("{key}: expected a whole number of at least 1, found 0")));
+        }
+        if self.best_by == Some(BestBy::KnnAccuracy) && knn_every == 0 {
+            return Err(Error::Config(
+                "checkpoint.best_by: knn_accuracy is not measured in this run; set eval.knn_every, such as 1".into(),
+            ));
+        }
+        Ok(())
+    }
+}

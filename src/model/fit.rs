@@ -1,0 +1,198 @@
+//! Finds a model's tensors in a file, wherever they stand there and however their project names them, and loads them: all of
+//! them, or none.
+
+use super::store::Store;
+use crate::error::{Error, Result};
+use regex::RegexSet;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use tch::Tensor;
+
+/// Levels that people put above an encoder or a projector. Where a file has the model twice (such as a momentum encoder beside
+/// it), the one below these alone is meant.
+const KNOWN_LEVELS: [&str; 17] = [
+    "_orig_mod",
+    "backbone",
+    "base_encoder",
+    "encoder",
+    "encoder_q",
+    "head",
+    "layers",
+    "model",
+    "model_state_dict",
+    "module",
+    "net",
+    "network",
+    "projection_head",
+    "projector",
+    "resnet",
+    "state_dict",
+    "student",
+];
+
+/// A buffer of BatchNorm that files from before PyTorch 0.4.1 lack, and that nothing is computed from.
+const COUNTER: &str = "num_batches_tracked";
+
+/// How other projects write the names of a model.
+#[derive(Debug, Clone, Default)]
+pub struct OtherNames {
+    /// What turns the model's own name into another project's.
+    pub spellings: Vec<fn(&str) -> String>,
+    /// Beginnings of names of a classifier on top, which the model does not have and does not miss.
+    pub classifiers: &'static [&'static str],
+}
+
+/// What was taken from a file, and what was not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fit {
+    /// What stands before the names in the file, such as `state_dict.backbone.`.
+    pub place: String,
+    /// How many names were found there.
+    pub matched: usize,
+    /// Names of a classifier, left in the file.
+    pub classifier: Vec<String>,
+    /// Counters of batches that the file lacks; they stay 0.
+    pub uncounted: usize,
+    /// Names that the file lacks, as was allowed; they stay as they were.
+    pub missing: Vec<String>,
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} tensors", self.matched)?;
+        if !self.place.is_empty() {
+            write!(f, " under `{}`", self.place)?;
+        }
+        if !self.classifier.is_empty() {
+            write!(f, "; the classifier is left out: {}", self.classifier.join(", "))?;
+        }
+        if self.uncounted > 0 {
+            write!(f, "; {} counters of batches are not there and stay 0", self.uncounted)?;
+        }
+        if !self.missing.is_empty() {
+            write!(f, "; missing, as allowed: {}", self.missing.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Loads the tensors of `store` from those of a file. `part` names the model in messages and, with a dot, before the names that
+/// `allowed` is asked about: what it matches may be missing.
+///
+/// Gives nothing where no name was found and all may be missing. Types and devices stay the store's.
+///
+/// # Errors
+/// Any other name missing, any unexpected beside them, and any wrong shape; a model that the file has several times. Then
+/// nothing has been changed.
+pub fn load(
+    store: &Store,
+    part: &str,
+    file: &[(String, Tensor)],
+    others: &OtherNames,
+    allowed: &RegexSet,
+) -> Result<Option<Fit>> {
+    let own = store.state_dict();
+    let may_miss = |name: &str| allowed.is_match(&format!("{part}.{name}"));
+    let Some((place, names)) = find(&own, part, file, others)? else {
+        if own.iter().all(|(name, _)| may_miss(name)) {
+            return Ok(None);
+        }
+        let shown = |list: &[(String, Tensor)]| {
+            let names: Vec<String> = list.iter().take(4).map(|(name, t)| format!("{name} {:?}", t.size())).collect();
+            names.join(", ")
+        };
+        return Err(Error::Input(format!(
+            "no tensor of the {part} is there: expected names such as {}; the file has {}",
+            shown(&own),
+            shown(file)
+        )));
+    };
+    let mut fit = Fit { place, matched: 0, classifier: Vec::new(), uncounted: 0, missing: Vec::new() };
+    let mut given = Vec::new();
+    for (full, tensor) in file {
+        let Some(name) = full.strip_prefix(&fit.place) else { continue };
+        match names.get(name) {
+            Some(own) => given.push((own.to_string(), tensor.shallow_clone())),
+            None if others.classifiers.iter().any(|begin| name.starts_with(begin)) => fit.classifier.push(name.into()),
+            None => given.push((name.to_string(), tensor.shallow_clone())),
+        }
+    }
+    let report = store.compare(&given);
+    fit.matched = report.matched.len();
+    if fit.matched == 0 && own.iter().all(|(name, _)| may_miss(name)) {
+        return Ok(None);
+    }
+    let kept: HashMap<&str, &Tensor> = own.iter().map(|(name, t)| (name.as_str(), t)).collect();
+    for name in &report.missing {
+        let counter = name.ends_with(COUNTER);
+        if counter || may_miss(name) {
+            if counter {
+                fit.uncounted += 1;
+            } else {
+                fit.missing.push(name.clone());
+            }
+            given.push((name.clone(), kept[name.as_str()].copy()));
+        }
+    }
+    store.load(&given).map_err(|e| Error::Input(format!("the {part}, looked for under `{}`: {e}", fit.place)))?;
+    Ok(Some(fit))
+}
+
+/// Where the file has the model: what stands before its names, and the model's own name of each of the file's.
+fn find(
+    own: &[(String, Tensor)],
+    part: &str,
+    file: &[(String, Tensor)],
+    others: &OtherNames,
+) -> Result<Option<(String, HashMap<String, String>)>> {
+    fn as_it_is(name: &str) -> String {
+        name.to_string()
+    }
+    let mut best: Vec<(String, HashMap<String, String>)> = Vec::new();
+    let mut best_score = (0, 0);
+    for spelling in std::iter::once(&(as_it_is as fn(&str) -> String)).chain(&others.spellings) {
+        let names: HashMap<String, String> = own.iter().map(|(name, _)| (spelling(name), name.clone())).collect();
+        let shapes: HashMap<&str, Vec<i64>> = own.iter().map(|(name, t)| (name.as_str(), t.size())).collect();
+        // By place: names of the right shape, names.
+        let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (full, tensor) in file.iter().filter(|(name, _)| !name.ends_with(COUNTER)) {
+            let begins = std::iter::once(0).chain(full.match_indices('.').map(|(at, _)| at + 1));
+            for (place, name) in begins.map(|at| full.split_at(at)) {
+                if let Some(own) = names.get(name) {
+                    let score = scores.entry(place).or_default();
+                    score.0 += usize::from(shapes[own.as_str()] == tensor.size());
+                    score.1 += 1;
+                }
+            }
+        }
+        for (place, score) in scores {
+            if score > best_score {
+                best_score = score;
+                best.clear();
+            }
+            // The first spelling that reaches a score keeps it: the model's own comes first.
+            if score == best_score && best.iter().all(|(p, known)| p != place && known == &names) {
+                best.push((place.to_string(), names.clone()));
+            }
+        }
+    }
+    let known = |place: &str| place.split('.').all(|level| level.is_empty() || KNOWN_LEVELS.contains(&level));
+    if best_score.0 == 0 {
+        // Only names agree, such as `0.weight`; anywhere else than at its usual place that says nothing.
+        best.retain(|(place, _)| known(place));
+    }
+    if best.len() > 1 {
+        let usual: Vec<usize> = (0..best.len()).filter(|&i| known(&best[i].0)).collect();
+        let [only] = usual[..] else {
+            let places: Vec<String> = best.iter().map(|(place, _)| format!("`{place}`")).collect();
+            return Err(Error::Input(format!(
+                "the {part} is there {} times, under {}; take one into a file of its own: checkpoint convert FILE NEW --only \
+                 'PLACE.*'",
+                places.len(),
+                places.join(", ")
+            )));
+        };
+        return Ok(Some(best.swap_remove(only)));
+    }
+    Ok(best.pop())
+}
