@@ -26,7 +26,7 @@ one_run() {
   if [ -e "$run/checkpoints/encoder.safetensors" ]; then
     echo "pretrained before: $run"
   else
-    [ -e "$run/checkpoints/last.safetensors" ] && resume=(--resume)
+    [ -e "$run/.lock" ] && resume=(--resume)
     $bin/pretrain-vision --config $CONFIG --run-dir "$run" --set loss.kind="$1" --set seed="$2" "${resume[@]}"
   fi
   [ -e "$run/results/linear.json" ] || $bin/eval-linear --run "$run"

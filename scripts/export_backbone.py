@@ -143,6 +143,14 @@ def script(model: nn.Module, advice: str) -> torch.jit.ScriptModule:
         raise Failed(f"{type(model).__name__} cannot be scripted: {lines_of(error)}; {advice}") from error
 
 
+def trace(model: nn.Module, example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+    """Traces in train(), as a dropout that is off would leave nothing in the graph that could be found."""
+    try:
+        return torch.jit.trace(model.train(), example, check_trace=False)
+    except Exception as error:  # It runs code of the module's author.
+        raise Failed(f"{type(model).__name__} cannot be traced: {lines_of(error, 3)}") from error
+
+
 def images(*shape: int) -> tuple[Callable[[int, int], tuple[Tensor, ...]], dict]:
     return lambda batch, _length: (torch.randn(batch, *shape),), {"shape": list(shape), "dtype": "float32"}
 
@@ -267,7 +275,7 @@ def trace_text(model: nn.Module, stock: type, pool: str | None, example: tuple[T
     with warnings.catch_warnings():
         # Of comparisons of sizes, whose outcome is the same for every text.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
-        return torch.jit.trace(model.train(), example, check_trace=False)
+        return trace(model, example)
 
 
 def from_transformers(name: str, args: argparse.Namespace) -> Backbone:
@@ -352,18 +360,10 @@ def from_entry(entry: str, args: argparse.Namespace) -> Backbone:
     if not isinstance(model, nn.Module):
         raise Failed(f"--entry {entry}: it gave {type(model).__name__}, expected torch.nn.Module")
     example, described = images(*args.input_shape)
-
-    def trace() -> torch.jit.ScriptModule:
-        try:
-            # In train(), as a dropout that is off leaves nothing in the graph that could be found.
-            return torch.jit.trace(copy.deepcopy(model).train(), example(2, 0), check_trace=False)
-        except Exception as error:  # It is the user's code.
-            raise Failed(f"--entry {entry}: it cannot be traced: {lines_of(error, 3)}") from error
-
     advice = "annotate what is not a Tensor, keep to torch in forward and drop *args, **kwargs; or try --trace"
     return Backbone(
         model=model,
-        compile=trace if args.trace else lambda: script(model, advice),
+        compile=lambda: trace(copy.deepcopy(model), example(2, 0)) if args.trace else script(model, advice),
         example=example,
         input=described,
         weights=f"as {entry} made them, seed {args.seed}",
@@ -557,7 +557,8 @@ def verify(path: Path, backbone: Backbone) -> list[int | None]:
     module, source = torch.jit.load(path, map_location="cpu"), backbone.model
     check_graph(module)
     check_state(module.state_dict(), source.state_dict())
-    module.eval(), source.eval()
+    module.eval()
+    source.eval()
     # No size is that of a trace. Twice, as the executor runs another program after it has seen its inputs.
     examples = [backbone.example(3, 12), backbone.example(1, 5)]
     differences, shapes = [], []
@@ -580,11 +581,11 @@ def export(backbone: Backbone, source: str, stem: str | None, out: Path) -> None
     """Writes the module and its JSON beside their places, verifies the module, then puts both there."""
     described = out.with_suffix(".json")
     part, described_part = (path.with_name(path.name + ".part") for path in (out, described))
-    state = backbone.model.state_dict()
-    weights_sha256 = sha256_of_state(state)
+    weights_sha256 = sha256_of_state(backbone.model.state_dict())  # Before checks that train it.
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        backbone.compile().save(str(part))
+        with open(part, "wb") as file:
+            torch.jit.save(backbone.compile(), file)
         with torch.no_grad():
             output_shape = verify(part, backbone)
         versions = {module.__name__: module.__version__ for module in (torch, backbone.library) if module}
@@ -603,6 +604,8 @@ def export(backbone: Backbone, source: str, stem: str | None, out: Path) -> None
         described_part.write_text(json.dumps(description, indent=2) + "\n")
         part.replace(out)
         described_part.replace(described)
+    except Failed as error:
+        raise Failed(f"{source}: {error}") from error
     finally:
         part.unlink(missing_ok=True)
         described_part.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ pub mod device;
 pub mod doctor;
 pub mod error;
 pub mod eval;
+pub mod files;
 pub mod loss;
 pub mod machine;
 pub mod model;

@@ -77,18 +77,15 @@ impl RunFolder {
     pub fn open_begun(root: &Path) -> Result<RunFolder> {
         let folder = RunFolder { root: root.to_path_buf() };
         let empty = std::fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_none());
-        if folder.lock_file().is_file() || empty {
-            folder.make_folders()?;
-            return Ok(folder);
-        }
-        RunFolder::open(root)
+        if folder.lock_file().is_file() || empty { Ok(folder) } else { RunFolder::open(root) }
     }
 
-    /// Removes what a killed process left half written.
+    /// Repairs what a killed process left: folders not yet made, files half written. Only who holds the lock may do it.
     ///
     /// # Errors
     /// What the system refuses.
-    pub fn remove_unfinished(&self) -> Result<()> {
+    pub fn tidy(&self) -> Result<()> {
+        self.make_folders()?;
         let folders = [self.root.clone(), self.checkpoints(), self.report(), self.results()];
         folders.iter().try_for_each(|folder| Series::remove_unfinished(folder))
     }

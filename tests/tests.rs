@@ -10,4 +10,5 @@ mod model;
 mod optim;
 mod report;
 mod torch_file;
+mod torchscript;
 mod train;

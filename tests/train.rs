@@ -222,6 +222,170 @@ fn what_a_run_may_not_change_is_refused_with_both_values() {
     assert!(before == desk.state("run"));
 }
 
+/// A copy of a run as it was when its process died right after it had saved the state of `step`.
+fn as_if_killed_after(desk: &Desk, whole: &str, copy: &str, step: u64) {
+    let (from, to) = (desk.path(whole), desk.path(copy));
+    assert!(Command::new("cp").arg("-r").arg(&from).arg(&to).status().unwrap().success());
+    let checkpoints = to.join("checkpoints");
+    for entry in std::fs::read_dir(&checkpoints).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        let number = name.strip_prefix("step-").map(|rest| rest[..9].parse::<u64>().unwrap());
+        if number.is_none_or(|n| n > step) {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    std::fs::write(checkpoints.join("LAST"), format!("step-{step:09}.pt\n")).unwrap();
+    std::fs::write(checkpoints.join(format!(".step-{:09}.pt.unfinished", step + 1)), "half").unwrap();
+}
+
+#[test]
+fn a_run_that_died_anywhere_ends_in_the_same_bytes() {
+    let desk = Desk::new();
+    let settings = ["--set", "checkpoint={every_steps: 1, keep: 100}"];
+    for kind in ["precision=fp32", "precision=bf16"] {
+        let more = [&settings[..], &["--set", kind]].concat();
+        let whole = format!("whole-{kind}");
+        desk.must_run(&whole, &more);
+        // Before the first step, within the first epoch, at its edge, after it, at the end.
+        for step in [0, 2, 6, 7, 12] {
+            let copy = format!("{kind}-{step}");
+            as_if_killed_after(&desk, &whole, &copy, step);
+            desk.must_run(&copy, &[&more[..], &["--resume"]].concat());
+            assert!(desk.state(&whole) == desk.state(&copy), "{kind}, step {step}");
+            for file in ["encoder.safetensors", "encoder.pt", "projector.pt"] {
+                assert!(desk.bytes(&whole, file) == desk.bytes(&copy, file), "{kind}, step {step}: {file}");
+            }
+            for name in ["loss", "lr", "grad_norm", "lambda_mean"] {
+                assert_eq!(desk.series(&whole, name), desk.series(&copy, name), "{kind}, step {step}: {name}");
+            }
+            let names = std::fs::read_dir(desk.path(&copy).join("checkpoints")).unwrap();
+            let hidden = names.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'));
+            assert_eq!(hidden.count(), 0, "{kind}, step {step}: unfinished files are left");
+        }
+    }
+}
+
+#[test]
+fn the_newest_few_checkpoints_are_kept_and_the_best_one() {
+    let desk = Desk::new();
+    let more = ["--set", "train.epochs=4", "--set", "eval.knn_every=1", "--set", "checkpoint={keep: 2, best_by: knn_accuracy}"];
+    desk.must_run("run", &more);
+    let mut names: Vec<String> = std::fs::read_dir(desk.path("run/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("step-"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["step-000000018.pt", "step-000000024.pt"]);
+    let accuracy = metrics::read(&desk.path("run/metrics.jsonl")).unwrap().series(Split::Eval, "knn_accuracy");
+    let best = accuracy.iter().fold((0, -1.0), |best, &(step, value)| if value > best.1 { (step, value) } else { best });
+    let state = weince::checkpoint::torch_file::load(&desk.path("run/checkpoints/best.pt")).unwrap();
+    assert_eq!(state.get("step").unwrap().as_u64(), Some(best.0), "{accuracy:?}");
+    assert_eq!(state.get("best").unwrap().get("value").unwrap().as_f64(), Some(best.1));
+    let out = desk.run("other", &["--set", "checkpoint.best_by=knn_accuracy"]);
+    assert_eq!(code(&out), Some(2));
+    assert!(stderr(&out).contains("eval.knn_every"), "{}", stderr(&out));
+}
+
+#[test]
+fn a_run_killed_while_it_began_begins_again() {
+    let desk = Desk::new();
+    desk.must_run("whole", &[]);
+    // What is there when the process dies in the first milliseconds: the lock alone, or a configuration without state.
+    std::fs::create_dir(desk.path("lock")).unwrap();
+    std::fs::write(desk.path("lock/.lock"), "").unwrap();
+    std::fs::create_dir(desk.path("empty")).unwrap();
+    desk.must_run("config", &[]);
+    for gone in ["metrics.jsonl", "checkpoints", "tb", "report/views.png"] {
+        let path = desk.path("config").join(gone);
+        let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
+    }
+    for run in ["lock", "empty", "config"] {
+        let out = desk.must_run(run, &["--resume"]);
+        assert!(stderr(&out).contains("before its first checkpoint"), "{}", stderr(&out));
+        assert!(desk.state("whole") == desk.state(run), "{run}");
+        assert!(desk.path(run).join("report/views.png").exists());
+    }
+}
+
+#[test]
+fn a_torchscript_backbone_trains_resumes_and_goes_back() {
+    let desk = Desk::new();
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/script/net.pt");
+    let model = format!("model={{backbone: {{kind: torchscript, path: {}}}, projector: {{dim: 16}}}}", module.display());
+    let more = ["--set", &model, "--set", "checkpoint={every_steps: 1, keep: 100}"];
+    let dry = desk.must_run("dry", &[&more[..], &["--dry-run"]].concat());
+    assert!(String::from_utf8_lossy(&dry.stdout).contains("# encoder: torchscript (4 features)"));
+    desk.must_run("whole", &more);
+    as_if_killed_after(&desk, "whole", "parts", 7);
+    desk.must_run("parts", &[&more[..], &["--resume"]].concat());
+    assert!(desk.state("whole") == desk.state("parts"));
+    // Its dropout, its buffers and its parameters took part; what is frozen did not.
+    let first = desk.path("whole/checkpoints/step-000000000.pt");
+    let tensors = |path: &Path| weince::checkpoint::tensors(path).unwrap();
+    for ((name, a), (_, b)) in tensors(&first).iter().zip(&tensors(&desk.last("whole"))) {
+        if name.starts_with("model.") {
+            let still = ["model.shift", "model.scale"].contains(&name.as_str());
+            assert_eq!(a.equal(b), still, "{name}");
+        }
+    }
+    // The same code with the new weights, from a checkpoint and from the encoder alone.
+    let convert = |from: &Path, to: &str, script: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_checkpoint"));
+        command.arg("convert").arg(from).arg(desk.path(to)).arg("--script").arg(script).output().unwrap()
+    };
+    for (from, to) in [(desk.last("whole"), "a.pt"), (desk.path("whole/checkpoints/encoder.safetensors"), "b.pt")] {
+        let out = convert(&from, to, &module);
+        assert!(out.status.success(), "{}", stderr(&out));
+        let script = weince::torch::Script::load(&desk.path(to)).unwrap();
+        let expected: std::collections::BTreeMap<String, tch::Tensor> =
+            tensors(&desk.path("whole/checkpoints/encoder.pt")).into_iter().collect();
+        let members = script.members().unwrap();
+        assert_eq!(members.len(), expected.len());
+        members.iter().for_each(|m| assert!(m.tensor.equal(&expected[&m.name]), "{}", m.name));
+    }
+    let out = convert(&desk.path("a.pt"), "c.pt", &module);
+    assert!(out.status.success(), "{}", stderr(&out));
+    let out = convert(&desk.path("whole/checkpoints/projector.pt"), "d.pt", &module);
+    assert_eq!(code(&out), Some(1));
+    assert!(stderr(&out).contains("not the weights of"), "{}", stderr(&out));
+    assert!(!desk.path("d.pt").exists() && !desk.path(".d.pt.unfinished").exists());
+    let out = convert(&desk.last("whole"), "e.safetensors", &module);
+    assert_eq!(code(&out), Some(2), "{}", stderr(&out));
+    // It can be evaluated as any run.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eval-knn"));
+    let out = command.arg("--run").arg(desk.path("whole")).args(["--device", "cpu"]).output().unwrap();
+    assert!(out.status.success(), "{}", stderr(&out));
+}
+
+#[test]
+fn half_precision_trains_much_the_same_and_says_where_it_cannot() {
+    let desk = Desk::new();
+    let more = ["--set", "train.epochs=6"];
+    desk.must_run("full", &more);
+    desk.must_run("half", &[&more[..], &["--set", "precision=bf16"]].concat());
+    let (full, half) = (desk.series("full", "loss"), desk.series("half", "loss"));
+    let gaps: Vec<f64> = full.iter().zip(&half).map(|(a, b)| (a.1 - b.1).abs()).collect();
+    // bfloat16 has 8 bits: the first losses differ by a part in 500, later ones as two runs do.
+    assert!(gaps[0] > 0.0 && gaps[0] < 0.02, "{gaps:?}");
+    let mean = |losses: &[(u64, f64)]| losses[30..].iter().map(|l| l.1).sum::<f64>() / 6.0;
+    assert!((mean(&full) - mean(&half)).abs() < 0.1, "{} {}", mean(&full), mean(&half));
+    // Weights and optimizer stay float32.
+    for (name, t) in weince::checkpoint::tensors(&desk.last("half")).unwrap() {
+        let counter = name.ends_with("num_batches_tracked") || name.starts_with("rng.");
+        assert!(counter || t.kind() == tch::Kind::Float, "{name} is {:?}", t.kind());
+    }
+    for (setting, part) in [("precision=fp16", "bf16"), ("channels_last=true", "CUDA"), ("precision=fp8", "`fp16`")] {
+        let out = desk.run("none", &["--set", setting]);
+        assert_eq!(code(&out), Some(2), "{setting}");
+        assert!(stderr(&out).contains(part), "{setting}: {}", stderr(&out));
+    }
+    let out = desk.run("half", &["--resume", "--set", "train.epochs=7", "--set", "precision=fp32"]);
+    assert_eq!(code(&out), Some(2));
+    assert!(stderr(&out).contains("precision was bf16 and is now fp32"), "{}", stderr(&out));
+}
+
 #[test]
 fn a_damaged_newest_checkpoint_is_named_and_the_one_before_it_used() {
     let desk = Desk::new();
@@ -349,9 +513,6 @@ fn a_name_that_is_no_text_is_a_name() {
     use std::os::unix::ffi::OsStrExt;
     let desk = Desk::new();
     let name = std::ffi::OsStr::from_bytes(b"z_\xff");
-    let mut command = desk.command("unused", &["--set", "train.epochs=1"]);
-    let out = command.arg("--dry-run").output().unwrap();
-    assert!(out.status.success());
     let mut command = Command::new(env!("CARGO_BIN_EXE_pretrain-vision"));
     command.arg("--config").arg(desk.path("tiny.yaml")).arg("--run-dir").arg(desk.folder.path().join(name));
     let out = command.args(["--device", "cpu", "--set", "train.epochs=1"]).output().unwrap();

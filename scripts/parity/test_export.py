@@ -76,6 +76,12 @@ OWN = """
                 return y
             return nn.functional.dropout(y, 0.5, self.training)
 
+    class Still(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and not torch.jit.is_scripting():
+                self.lost += 1
+            return self.layers(x)
+
     class Tuple(Net):
         def forward(self, x: Tensor):
             return self.layers(x), x
@@ -101,6 +107,10 @@ OWN = """
     def fused(): return without_lost(Fused)
     def branch(): return without_lost(Branch)
     def silent(): return without_lost(Silent)
+    def still():
+        net = without_lost(Still)
+        net.register_buffer("lost", torch.zeros(1))
+        return net
     def pair(): return without_lost(Tuple)
     def free(): return without_lost(Free)
     def number(): return 1
@@ -166,6 +176,11 @@ def digest(state):
     return value.hexdigest()
 
 
+def runs_elsewhere(x):
+    """On a device without numbers, as this machine may have no other."""
+    assert torch.jit.load("f.pt", map_location="meta")(x.to("meta")).device.type == "meta"
+
+
 def batch_norm_is_live(module, x):
     mean = module.state_dict()["bn1.running_mean"].clone()
     module.eval()(x)
@@ -201,6 +216,7 @@ def test_torchvision(export, stem):
         "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
     }
     batch_norm_is_live(module, x)
+    runs_elsewhere(x)
 
 
 def test_torchvision_resnet50_has_2048_features(export):
@@ -219,6 +235,7 @@ def test_timm_vit_of_another_size(export):
         for batch in (1, 5):
             x = torch.randn(batch, 3, 32, 32)
             torch.testing.assert_close(module.eval()(x), model(x), rtol=0, atol=1e-5)
+    runs_elsewhere(x)
     assert described["input"] == {"shape": [3, 32, 32], "dtype": "float32"} and described["output_shape"] == [None, 384]
     assert described["preprocessing"] == {"mean": list(data["mean"]), "std": list(data["std"]), "interpolation": "bicubic"}
     assert described["versions"] == {"torch": torch.__version__, "timm": timm.__version__} and described["stem"] is None
@@ -396,12 +413,13 @@ def test_an_own_module_without_modes_can_be_traced(export):
 @pytest.mark.parametrize(
     "args, expected",
     [
-        (("dropout", "--trace"), ["mode is fixed", "aten::dropout", "always as in train()", "script the module"]),
+        (("dropout", "--trace"), ["entry:own:dropout: the mode is fixed", "aten::dropout", "always as in train()", "script the module"]),
         (("norm", "--trace"), ["mode is fixed", "aten::batch_norm", "script the module"]),
         (("fused", "--trace"), ["mode is fixed", "aten::scaled_dot_product_attention", "own.py:"]),
         (("functional",), ["mode is fixed", "aten::dropout"]),
         (("branch", "--trace"), ["eval(): the output differs from the source's by up to 1"]),
         (("silent",), ["train(): the output does not change as in the source"]),
+        (("still",), ["train(): statistics do not move as in the source: lost"]),
         (("moved",), ["device is fixed", '"cpu" in aten::to of', "own.py:", "x.new_zeros"]),
         (("moved", "--trace"), ["device is fixed", '"cpu" in aten::to of', "own.py:"]),
         (("default",), ["torch's default device in aten::zeros of", "own.py:"]),

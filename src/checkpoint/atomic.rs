@@ -13,8 +13,23 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Whatever `body` returns, and what the operating system refuses.
 pub fn write_atomically(path: &Path, body: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
+    write_beside_and_rename(path, |beside| {
+        let file = File::create(beside).map_err(Error::io(beside, "cannot create"))?;
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        body(&mut out)?;
+        out.flush().map_err(Error::io(beside, "cannot write"))
+    })
+}
+
+/// [`write_atomically`] for who writes files by name: `body` gets the name to write to.
+///
+/// # Errors
+/// As there.
+pub fn write_beside_and_rename(path: &Path, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let beside = unfinished(path)?;
-    let written = write_beside(&beside, body).and_then(|()| {
+    let written = body(&beside).and_then(|()| {
+        let file = File::open(&beside).map_err(Error::io(&beside, "cannot open what was written"))?;
+        file.sync_all().map_err(Error::io(&beside, "cannot bring to the disk"))?;
         fs::rename(&beside, path).map_err(Error::io(path, "cannot put the finished file in its place"))?;
         sync_folder(path)
     });
@@ -45,14 +60,6 @@ fn unfinished(path: &Path) -> Result<PathBuf> {
     hidden.push(name);
     hidden.push(UNFINISHED);
     Ok(path.with_file_name(hidden))
-}
-
-fn write_beside(beside: &Path, body: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
-    let file = File::create(beside).map_err(Error::io(beside, "cannot create"))?;
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    body(&mut out)?;
-    out.flush().map_err(Error::io(beside, "cannot write"))?;
-    out.get_ref().sync_all().map_err(Error::io(beside, "cannot bring to the disk"))
 }
 
 /// The rename itself is on the disk only when the folder is.

@@ -13,7 +13,7 @@ mod unzip;
 mod value;
 mod zip;
 
-pub use atomic::{refuse_same_file, write_atomically, write_bytes};
+pub use atomic::{refuse_same_file, write_atomically, write_beside_and_rename, write_bytes};
 pub use series::Series;
 pub use value::Value;
 

@@ -38,18 +38,50 @@ pub fn save(path: &Path, value: &Value) -> Result<()> {
     })
 }
 
-/// Whether a file begins as those of `torch.save` do.
+/// Whether a file begins as those of `torch.save` do, also as those before PyTorch 1.6, which [`load`] refuses with the remedy.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub fn is_one(path: &Path) -> Result<bool> {
-    Ok(first_bytes(path)?.starts_with(&LOCAL_HEADER.to_le_bytes()))
+    let begin = first_bytes(path)?;
+    Ok(is_zip(&begin) || is_bare_pickle(&begin))
+}
+
+fn is_zip(begin: &[u8]) -> bool {
+    begin.starts_with(&LOCAL_HEADER.to_le_bytes())
+}
+
+/// A pickle says its protocol first. So may the length that a safetensors file begins with, but `{` follows on that.
+fn is_bare_pickle(begin: &[u8]) -> bool {
+    matches!(begin, [0x80, 2..=5, ..]) && begin.get(8) != Some(&b'{')
+}
+
+/// Whether a file is a TorchScript module.
+///
+/// # Errors
+/// A file that cannot be read, and a zip file that is damaged.
+pub fn is_script(path: &Path) -> Result<bool> {
+    if !is_zip(&first_bytes(path)?) {
+        return Ok(false);
+    }
+    let zip = ZipReader::open(path)?;
+    Ok(has_code(&zip, root_of(path, &zip)?))
+}
+
+/// The folder that everything in the archive is in.
+fn root_of<'a>(path: &Path, zip: &'a ZipReader) -> Result<&'a str> {
+    let root = zip.entries().keys().find_map(|name| name.strip_suffix("/data.pkl").filter(|root| !root.contains('/')));
+    root.ok_or_else(|| Error::data(path, None, "a zip file without data.pkl: no file of torch.save"))
+}
+
+fn has_code(zip: &ZipReader, root: &str) -> bool {
+    zip.entries().contains_key(&format!("{root}/constants.pkl"))
 }
 
 fn first_bytes(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(Error::io(path, "cannot open"))?;
-    file.take(4).read_to_end(&mut bytes).map_err(Error::io(path, "cannot read"))?;
+    file.take(9).read_to_end(&mut bytes).map_err(Error::io(path, "cannot read"))?;
     Ok(bytes)
 }
 
@@ -61,14 +93,14 @@ fn first_bytes(path: &Path) -> Result<Vec<u8>> {
 /// plain data nor a tensor, by its name; sizes that are not those of the file. Memory is taken for what the file holds.
 pub fn load(path: &Path) -> Result<Value> {
     let begin = first_bytes(path)?;
-    if begin.first() == Some(&0x80) {
+    if is_bare_pickle(&begin) {
         return Err(Error::data(
             path,
             Some(0),
             "a bare pickle, as torch.save wrote before PyTorch 1.6; convert it in Python: torch.save(torch.load(old), new)",
         ));
     }
-    if !begin.starts_with(&LOCAL_HEADER.to_le_bytes()) {
+    if !is_zip(&begin) {
         return Err(Error::data(
             path,
             Some(0),
@@ -76,13 +108,12 @@ pub fn load(path: &Path) -> Result<Value> {
         ));
     }
     let zip = ZipReader::open(path)?;
-    let root = zip.entries().keys().find_map(|name| name.strip_suffix("/data.pkl").filter(|root| !root.contains('/')));
-    let root = root.ok_or_else(|| Error::data(path, None, "a zip file without data.pkl: no file of torch.save"))?;
-    if zip.entries().contains_key(&format!("{root}/constants.pkl")) {
+    let root = root_of(path, &zip)?;
+    if has_code(&zip, root) {
         return Err(Error::data(
             path,
             None,
-            "a TorchScript module, expected tensors; save them in Python: torch.save(torch.jit.load(file).state_dict(), new)",
+            "a TorchScript module, expected tensors alone; take them out of it: checkpoint convert FILE weights.pt",
         ));
     }
     let small = |name: &str| -> Result<Option<Vec<u8>>> {

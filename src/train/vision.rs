@@ -186,7 +186,7 @@ impl Plan {
         if resume {
             folder = RunFolder::open_begun(run_dir)?;
             _lock = folder.lock()?;
-            folder.remove_unfinished()?;
+            folder.tidy()?;
             step = self.reopen(&folder)?;
         } else {
             let said = self.load_weights()?;
