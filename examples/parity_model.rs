@@ -1,6 +1,7 @@
 //! What scripts/parity/test_model.py needs to see from Rust: an encoder run on weights from Python, and files to read there.
 //!
-//! parity_model encode ENCODER_YAML WEIGHTS IMAGES FOLDER   (WEIGHTS and IMAGES safetensors, the latter with `images`)
+//! parity_model encode ENCODER_YAML WEIGHTS IMAGES FOLDER   (WEIGHTS of any kind; IMAGES safetensors with `images`)
+//! parity_model batch CONFIG STEP FILE                      (the two views of a step as safetensors)
 //! parity_model initial MODEL_YAML SEED FOLDER
 //! parity_model values FOLDER
 
@@ -9,7 +10,9 @@ use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use weince::checkpoint::{Value, safetensors, torch_file};
 use weince::config::model::{EncoderConfig, ModelConfig};
+use weince::config::vision::VisionConfig;
 use weince::model::Model;
+use weince::train::Plan;
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -19,7 +22,8 @@ fn main() -> anyhow::Result<()> {
         }
         ["initial", config, seed, folder] => initial(config, seed.parse()?, Path::new(folder)),
         ["values", folder] => values(Path::new(folder)),
-        _ => anyhow::bail!("expected `encode`, `initial` or `values` with their arguments, found {args:?}"),
+        ["batch", config, step, file] => batch(Path::new(config), step.parse()?, Path::new(file)),
+        _ => anyhow::bail!("expected `encode`, `initial`, `values` or `batch` with their arguments, found {args:?}"),
     }
 }
 
@@ -27,7 +31,15 @@ fn main() -> anyhow::Result<()> {
 fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow::Result<()> {
     let config: EncoderConfig = weince::config::parse(config, "command line", &[])?;
     let encoder = weince::model::encoder(&config, 32)?;
-    encoder.store().load(&safetensors::load(weights)?.tensors)?;
+    let tensors = weince::checkpoint::tensors(weights)?;
+    let fit = weince::model::load(
+        encoder.store(),
+        "encoder",
+        &tensors,
+        &encoder.other_names(),
+        &regex::RegexSet::empty(),
+    )?;
+    fit.iter().for_each(|fit| println!("{fit}"));
     let given = safetensors::load(images)?.tensors;
     let images = &given.first().ok_or_else(|| anyhow::anyhow!("no images"))?.1;
 
@@ -39,6 +51,15 @@ fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow:
     let note = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     safetensors::save(&folder.join("encoder.safetensors"), &state, &note)?;
     torch_file::save(&folder.join("encoder.pt"), &Value::state_dict(state))?;
+    Ok(())
+}
+
+/// The views of one step of a run.
+fn batch(config: &Path, step: u64, file: &Path) -> anyhow::Result<()> {
+    let config: VisionConfig = weince::config::load(config, &[])?;
+    let batch = Plan::new(&config, Device::Cpu)?.batch(step)?;
+    let views = [("view_1".to_string(), batch.view_1), ("view_2".to_string(), batch.view_2)];
+    safetensors::save(file, &views, &BTreeMap::new())?;
     Ok(())
 }
 

@@ -19,11 +19,12 @@ from torch import nn
 DRIVER = Path(__file__).resolve().parents[2] / "target/release/examples/parity_model"
 
 
-def drive(*args, threads: int = 1) -> None:
+def drive(*args, threads: int = 1) -> str:
     assert DRIVER.exists(), f"{DRIVER} is missing: run `cargo test --release` (or `cargo build --release --examples`)"
     env = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run([DRIVER, *map(str, args)], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def network(kind: str, stem: str) -> nn.Module:

@@ -71,13 +71,3 @@ pub fn sha256_of(path: &Path) -> Result<String> {
     std::io::copy(&mut file, &mut hash).map_err(Error::io(path, "cannot read"))?;
     Ok(format!("{:x}", hash.finalize()))
 }
-
-/// A tensor's elements as bytes, row by row, from whatever device and layout it has.
-pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
-    let count = tensor.numel();
-    let mut out = vec![0; count * tensor.f_kind()?.elt_size_in_bytes()];
-    if count > 0 {
-        tensor.f_copy_data_u8(&mut out, count)?;
-    }
-    Ok(out)
-}

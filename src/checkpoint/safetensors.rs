@@ -2,6 +2,7 @@
 
 use super::atomic::write_atomically;
 use crate::error::{Error, Result};
+use crate::torch::with_bytes;
 use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -60,7 +61,7 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)], metadata: &BTreeMap<Strin
         let mut put = |bytes: &[u8]| out.write_all(bytes).map_err(Error::io(path, "cannot write"));
         put(&(header.len() as u64).to_le_bytes())?;
         put(&header)?;
-        order.iter().try_for_each(|(_, t, _)| put(&super::bytes(t)?))
+        order.iter().try_for_each(|(_, t, _)| with_bytes(t, &mut put))
     })
 }
 

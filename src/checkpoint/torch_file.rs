@@ -8,7 +8,7 @@ use super::unzip::ZipReader;
 use super::value::Value;
 use super::zip::{ALIGNMENT, LOCAL_HEADER, ZipWriter};
 use crate::error::{Error, Result};
-use crate::torch::filled;
+use crate::torch::{filled, with_bytes};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
@@ -31,7 +31,7 @@ pub fn save(path: &Path, value: &Value) -> Result<()> {
         zip.add("archive/.storage_alignment", ALIGNMENT.to_string().as_bytes())?;
         zip.add("archive/byteorder", if cfg!(target_endian = "big") { b"big" } else { b"little" })?;
         for (i, storage) in pickled.storages.iter().enumerate() {
-            zip.add(&format!("archive/data/{i}"), &super::bytes(storage)?)?;
+            with_bytes(storage, |bytes| zip.add(&format!("archive/data/{i}"), bytes))?;
         }
         zip.add("archive/version", b"3\n")?;
         zip.finish()

@@ -19,6 +19,6 @@ pub use generator::generator_state;
 pub use gradient::{clear_gradients, known_gradient, total_norm};
 pub use script::{Baked, Member, Script};
 pub use smallest::{smallest, smallest_with_columns};
-pub use storage::filled;
+pub use storage::{filled, with_bytes};
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};
 pub use workers::workers;

@@ -1,4 +1,4 @@
-//! Tensors whose elements come from somewhere else, without a copy between.
+//! The bytes of tensors, without a copy between.
 
 use crate::error::Result;
 use tch::{Device, Kind, Tensor};
@@ -14,4 +14,21 @@ pub fn filled(length: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Resu
         fill(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), length) })?;
     }
     Ok(tensor)
+}
+
+/// Gives the elements of a tensor as bytes, row by row, to `take`; copied only where the tensor is not so in memory already, on
+/// the CPU.
+///
+/// # Errors
+/// What `take` reports, and LibTorch.
+pub fn with_bytes<T>(tensor: &Tensor, take: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+    let tensor = tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
+    let length = tensor.numel() * tensor.f_kind()?.elt_size_in_bytes();
+    if length == 0 {
+        return take(&[]);
+    }
+    // SAFETY: a contiguous tensor on the CPU has that many initialised bytes from its data pointer on, `tensor` keeps them alive
+    // through the call, and nothing writes to them meanwhile: this thread is here, and LibTorch starts no work on the CPU that
+    // outlives the call that started it.
+    take(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), length) })
 }
