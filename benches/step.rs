@@ -1,11 +1,13 @@
-//! What WEINCE costs over InfoNCE in a whole training step, and what bfloat16 saves: `cargo bench --bench step -- [batch] [size] [rounds]
-//! [device]`, ResNet-18 with the small stem, batch 256 of 32x32 on the CPU unless given.
+//! Seconds of a whole training step: what WEINCE costs over InfoNCE, what the precisions save, whether memory stays flat.
 //!
-//! Prints one JSON object. Steps of both losses take turns from the same weights on the same views. A step takes seconds on a
-//! CPU and its time wanders by more than the losses differ, so that the losses alone are timed too, forward and backward on
-//! embeddings of the same shape, and their difference is given as a share of the step.
+//!     cargo bench --bench step -- [batch] [size] [rounds] [device]
+//!
+//! ResNet-18 with the small stem, batch 256 of 32x32 on the CPU unless given. Prints one JSON object. The cases take turns from
+//! the same weights on the same views; on CUDA the time is the device's own. A step takes seconds on a CPU and its time wanders
+//! by more than the losses differ, so that the losses alone are timed too, forward and backward on embeddings of the same shape,
+//! and their difference is given as a share of the step.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 use weince::config::loss::LossConfig;
 use weince::config::model::ModelConfig;
@@ -15,37 +17,51 @@ use weince::config::precision::Precision;
 use weince::loss::{Layout, Loss};
 use weince::model::Model;
 use weince::optim::Optimizer;
+use weince::torch::{Mark, device_memory};
 use weince::train::{StepOptions, Stepper};
+use weince::{Error, Result};
 
 const MODEL: &str = "{encoder: {kind: resnet18, stem: small}}";
 const PROJECTED: i64 = 64;
 
-fn loss(kind: &str) -> Loss {
-    let config: LossConfig = parse(&format!("{{kind: {kind}}}"), kind, &[]).expect("a loss of the benchmark");
-    Loss::new(&config, Layout::TwoView).expect("a loss of the benchmark")
+/// Name, loss, and how the step computes.
+fn cases(device: Device) -> Vec<(&'static str, &'static str, StepOptions)> {
+    let options = |precision| StepOptions { precision, ..Default::default() };
+    let mut cases = vec![
+        ("infonce fp32", "infonce", options(Precision::Fp32)),
+        ("weince fp32", "weince", options(Precision::Fp32)),
+        ("infonce bf16", "infonce", options(Precision::Bf16)),
+        ("weince bf16", "weince", options(Precision::Bf16)),
+    ];
+    if device.is_cuda() {
+        cases.push(("weince tf32", "weince", StepOptions { tf32: true, ..Default::default() }));
+        cases.push(("weince fp16", "weince", options(Precision::Fp16)));
+        let last = StepOptions { channels_last: true, ..options(Precision::Bf16) };
+        cases.push(("weince bf16 channels last", "weince", last));
+    }
+    cases
 }
 
-fn stepper(kind: &str, precision: Precision, device: Device) -> Stepper {
+fn loss(kind: &str) -> Result<Loss> {
+    Loss::new(&parse::<LossConfig>(&format!("{{kind: {kind}}}"), kind, &[])?, Layout::TwoView)
+}
+
+fn stepper(kind: &str, options: StepOptions, device: Device) -> Result<Stepper> {
     tch::manual_seed(0);
-    let model = Model::new(&parse::<ModelConfig>(MODEL, "model", &[]).expect("a model"), 32).expect("a model");
-    model.to_device(device).expect("the device");
-    let adam: OptimConfig = parse("{kind: adam}", "optim", &[]).expect("an optimizer");
-    let optimizer = Optimizer::new(&adam, &model.parameters()).expect("an optimizer");
-    let options = StepOptions { precision, ..Default::default() };
-    Stepper::new(model, optimizer, loss(kind), options, device).expect("a stepper")
+    let model = Model::new(&parse::<ModelConfig>(MODEL, "model", &[])?, 32)?;
+    model.to_device(device)?;
+    if options.channels_last {
+        model.encoder.store().channels_last()?;
+    }
+    let adam: OptimConfig = parse("{kind: adam}", "optim", &[])?;
+    let optimizer = Optimizer::new(&adam, &model.parameters())?;
+    Stepper::new(model, optimizer, loss(kind)?, options, device)
 }
 
-fn seconds(device: Device, work: impl FnOnce()) -> f64 {
-    let wait = || {
-        if let Device::Cuda(index) = device {
-            tch::Cuda::synchronize(index as i64);
-        }
-    };
-    wait();
-    let start = Instant::now();
-    work();
-    wait();
-    start.elapsed().as_secs_f64()
+fn seconds(device: Device, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Mark::now(device)?;
+    work()?;
+    start.seconds_to(&Mark::now(device)?)
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -54,52 +70,69 @@ fn median(values: &[f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() {
+fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    let number = |i: usize, default: i64| arguments.get(i).map_or(default, |a| a.parse().expect("a whole number"));
-    let (batch, size, rounds) = (number(0, 256), number(1, 32), number(2, 5));
-    let device = weince::device::parse(arguments.get(3).map_or("cpu", String::as_str)).expect("a device");
+    let number = |i: usize, default: i64| match arguments.get(i) {
+        Some(text) => text.parse().map_err(|_| Error::Config(format!("expected a whole number, found `{text}`"))),
+        None => Ok(default),
+    };
+    let (batch, size, rounds) = (number(0, 256)?, number(1, 32)?, number(2, 5)?);
+    let device = weince::device::parse(arguments.get(3).map_or("cpu", String::as_str))?;
     tch::manual_seed(1);
     let view = || Tensor::rand([batch, 3, size, size], (Kind::Float, device));
     let (view_1, view_2) = (view(), view());
-    let kinds = ["infonce", "weince"];
 
-    let mut losses = kinds.map(loss);
-    let mut alone = [Vec::new(), Vec::new()];
+    let mut alone: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut losses = [("infonce", loss("infonce")?), ("weince", loss("weince")?)];
     for round in 0..40 {
         let leaf = || Tensor::randn([batch, PROJECTED], (Kind::Float, device)).set_requires_grad(true);
         let (z_1, z_2) = (leaf(), leaf());
-        for (loss, times) in losses.iter_mut().zip(&mut alone) {
-            let took = seconds(device, || loss.forward(&z_1, &z_2).expect("a batch").loss.backward());
+        for (name, loss) in &mut losses {
+            let took = seconds(device, || {
+                loss.forward(&z_1, &z_2)?.loss.backward();
+                Ok(())
+            })?;
             if round >= 10 {
-                times.push(took);
+                alone.entry(name).or_default().push(took);
             }
         }
     }
-    let cases = [("infonce", Precision::Fp32), ("weince", Precision::Fp32), ("infonce", Precision::Bf16)];
-    let mut steppers = cases.map(|(kind, precision)| stepper(kind, precision, device));
-    let mut steps = [Vec::new(), Vec::new(), Vec::new()];
+    let mut steppers = Vec::new();
+    for (name, kind, options) in cases(device) {
+        steppers.push((name, stepper(kind, options, device)?));
+    }
+    let mut steps: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut memory: Vec<u64> = Vec::new();
     for round in 0..=rounds {
-        for (stepper, times) in steppers.iter_mut().zip(&mut steps) {
-            let took = seconds(device, || drop(stepper.step(&view_1, &view_2, 1e-3).expect("a step")));
+        for (name, stepper) in &mut steppers {
+            let took = seconds(device, || stepper.step(&view_1, &view_2, 1e-3).map(drop))?;
             if round > 0 {
-                times.push(took);
+                steps.entry(name).or_default().push(took);
             }
         }
-        eprintln!("round {round} of {rounds}");
+        memory.extend(device_memory(device)?.map(|(now, _)| now));
+        if round % 10 == 0 || rounds < 10 {
+            eprintln!("round {round} of {rounds}");
+        }
     }
-    let step = median(&steps[0]);
+    let step: BTreeMap<&str, f64> = steps.iter().map(|(name, times)| (*name, median(times))).collect();
+    let full = step["infonce fp32"];
     println!(
         "{}",
         serde_json::json!({
-            "batch": batch, "size": size, "device": format!("{device:?}"), "threads": tch::get_num_threads(),
-            "infonce_step_s": steps[0], "weince_step_s": steps[1], "infonce_bf16_step_s": steps[2],
-            "fp32_over_bf16": step / median(&steps[2]),
-            "loss_alone_ms": {"infonce": 1e3 * median(&alone[0]), "weince": 1e3 * median(&alone[1])},
+            "batch": batch, "size": size, "device": weince::device::name(device), "threads": tch::get_num_threads(),
+            "libtorch": weince::torch::libtorch_version(), "steps_s": steps, "median_step_s": step,
+            "loss_alone_ms": {"infonce": 1e3 * median(&alone["infonce"]), "weince": 1e3 * median(&alone["weince"])},
             "weince_over_infonce_percent": {
-                "whole_steps": 100.0 * (median(&steps[1]) / step - 1.0),
-                "losses_alone_over_the_step": 100.0 * (median(&alone[1]) - median(&alone[0])) / step,
+                "whole_steps": 100.0 * (step["weince fp32"] / full - 1.0),
+                "losses_alone_over_the_step": 100.0 * (median(&alone["weince"]) - median(&alone["infonce"])) / full,
+            },
+            "fp32_over_bf16": full / step["infonce bf16"],
+            "memory_bytes": {
+                "after_the_second_round": memory.get(1), "after_the_last_round": memory.last(),
+                "peak": device_memory(device)?.map(|(_, peak)| peak),
             },
         })
     );
+    Ok(())
 }

@@ -94,7 +94,8 @@ fn show(file: &Path, as_json: bool) -> Result<()> {
     }
     for (name, value) in &found.values {
         let shown = value.to_string();
-        let shown = if shown.chars().count() > 100 { shown.chars().take(97).collect::<String>() + "..." } else { shown };
+        let shown =
+            if shown.chars().count() > 100 { shown.chars().take(97).collect::<String>() + "..." } else { shown };
         println!("{name} = {shown}");
     }
     println!("{:?}: {} tensors, {numbers} numbers, {bytes} bytes", found.format, infos.len());

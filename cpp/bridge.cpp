@@ -1,5 +1,5 @@
 // What LibTorch offers and tch does not reach: gradient injection, fused optimizer kernels, mixed precision,
-// generator states, versions.
+// generator states, times and memory of a CUDA device, versions.
 //
 // Every function returns nullptr, or a message allocated with malloc that the caller frees. No C++ exception crosses
 // the boundary. A tensor comes in as tch's pointer (torch::Tensor*); one that goes out is owned by the caller.
@@ -18,9 +18,13 @@
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/version.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -165,6 +169,37 @@ char* weince_generator_state(int cuda, Tensor** out) {
                               : at::globalContext().defaultGenerator(at::Device(at::kCUDA, cuda));
     std::lock_guard<std::mutex> lock(generator.mutex());
     *out = new Tensor(generator.get_state());
+  });
+}
+
+// A mark in the work that the CUDA device has been given; its time is read by weince_event_elapsed.
+char* weince_event_record(int cuda, c10::Event** out) {
+  return guarded([&] {
+    at::Device device(at::kCUDA, cuda);
+    auto event = std::make_unique<c10::Event>(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    event->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device));
+    *out = event.release();
+  });
+}
+
+// Milliseconds from one mark to another, waiting until the device has passed both.
+char* weince_event_elapsed(c10::Event* from, c10::Event* to, double* milliseconds) {
+  return guarded([&] {
+    from->synchronize();
+    to->synchronize();
+    *milliseconds = from->elapsedTime(*to);
+  });
+}
+
+void weince_event_free(c10::Event* event) { delete event; }
+
+// Bytes in tensors on the CUDA device: now, and at most since the start.
+char* weince_device_memory(int cuda, int64_t* now, int64_t* peak) {
+  return guarded([&] {
+    auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(cuda));
+    const auto& all = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    *now = all.current;
+    *peak = all.peak;
   });
 }
 

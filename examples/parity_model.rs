@@ -32,13 +32,8 @@ fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow:
     let config: EncoderConfig = weince::config::parse(config, "command line", &[])?;
     let encoder = weince::model::encoder(&config, 32)?;
     let tensors = weince::checkpoint::tensors(weights)?;
-    let fit = weince::model::load(
-        encoder.store(),
-        "encoder",
-        &tensors,
-        &encoder.other_names(),
-        &regex::RegexSet::empty(),
-    )?;
+    let fit =
+        weince::model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &regex::RegexSet::empty())?;
     fit.iter().for_each(|fit| println!("{fit}"));
     let given = safetensors::load(images)?.tensors;
     let images = &given.first().ok_or_else(|| anyhow::anyhow!("no images"))?.1;

@@ -307,7 +307,12 @@ fn the_scaler_is_pytorchs_step_by_step() {
 
 #[test]
 fn a_state_dict_in_pytorchs_form_comes_back() {
-    for config in ["{kind: adamw, exclude_bias_and_norm: true}", "{kind: sgd, lr: 1, momentum: 0.9}", "{kind: sgd, lr: 1}", "{kind: lars, lr: 1}"] {
+    for config in [
+        "{kind: adamw, exclude_bias_and_norm: true}",
+        "{kind: sgd, lr: 1, momentum: 0.9}",
+        "{kind: sgd, lr: 1}",
+        "{kind: lars, lr: 1}",
+    ] {
         let shapes = [vec![3, 2], vec![4], vec![2, 2], vec![5]];
         let make = || {
             let params = parameters(&shapes, Kind::Float);
@@ -333,7 +338,8 @@ fn a_state_dict_in_pytorchs_form_comes_back() {
         ] {
             assert!(third.load_state_dict(&broken).unwrap_err().to_string().contains(part));
         }
-        let params: Vec<(String, Tensor)> = parameters(&shapes, Kind::Float).into_iter().map(|(n, t)| (format!("x{n}"), t)).collect();
+        let params: Vec<(String, Tensor)> =
+            parameters(&shapes, Kind::Float).into_iter().map(|(n, t)| (format!("x{n}"), t)).collect();
         let e = optimizer(config, &params).load_state_dict(&saved).unwrap_err().to_string();
         assert!(e.contains("expected `xp"), "{config}: {e}");
     }

@@ -27,7 +27,8 @@ fn names_are_kept_to_the_letter_and_what_is_frozen_is_not_trained() {
 
 #[test]
 fn features_and_training_steps_are_pytorchs() {
-    let numbers: BTreeMap<String, Tensor> = safetensors::load(&golden("calm.safetensors")).unwrap().tensors.into_iter().collect();
+    let numbers: BTreeMap<String, Tensor> =
+        safetensors::load(&golden("calm.safetensors")).unwrap().tensors.into_iter().collect();
     let net = Torchscript::load(&golden("calm.pt"), 8).unwrap();
     let x = &numbers["x"];
     let gap = |a: &Tensor, b: &Tensor| (a - b).abs().max().double_value(&[]);

@@ -97,7 +97,9 @@ fn every_smoke_configuration_runs_and_leaves_a_whole_folder() {
             .output()
             .unwrap();
         assert!(out.status.success(), "{name}: {}", stderr(&out));
-        for file in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt", "step-000000016.pt", "LAST"] {
+        for file in
+            ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt", "step-000000016.pt", "LAST"]
+        {
             assert!(!desk.bytes(&name, file).is_empty());
         }
         for file in ["config.resolved.yaml", "environment.json", "metrics.jsonl", "report/views.png"] {
@@ -181,10 +183,7 @@ fn an_interrupted_run_saves_exits_with_130_and_continues_to_the_same_bytes() {
         let stopped_at = desk.series("parts", "loss").len();
         assert!((4..120).contains(&stopped_at), "{stopped_at}");
         desk.must_run("parts", &["--set", "train.epochs=20", "--resume"]);
-        assert!(
-            desk.state("whole") == desk.state("parts"),
-            "stopped at {stopped_at}"
-        );
+        assert!(desk.state("whole") == desk.state("parts"), "stopped at {stopped_at}");
         assert_eq!(desk.series("whole", "loss"), desk.series("parts", "loss"));
     }
 }
@@ -269,7 +268,14 @@ fn a_run_that_died_anywhere_ends_in_the_same_bytes() {
 #[test]
 fn the_newest_few_checkpoints_are_kept_and_the_best_one() {
     let desk = Desk::new();
-    let more = ["--set", "train.epochs=4", "--set", "eval.knn_every=1", "--set", "checkpoint={keep: 2, best_by: knn_accuracy}"];
+    let more = [
+        "--set",
+        "train.epochs=4",
+        "--set",
+        "eval.knn_every=1",
+        "--set",
+        "checkpoint={keep: 2, best_by: knn_accuracy}",
+    ];
     desk.must_run("run", &more);
     let mut names: Vec<String> = std::fs::read_dir(desk.path("run/checkpoints"))
         .unwrap()
@@ -279,7 +285,8 @@ fn the_newest_few_checkpoints_are_kept_and_the_best_one() {
     names.sort();
     assert_eq!(names, ["step-000000018.pt", "step-000000024.pt"]);
     let accuracy = metrics::read(&desk.path("run/metrics.jsonl")).unwrap().series(Split::Eval, "knn_accuracy");
-    let best = accuracy.iter().fold((0, -1.0), |best, &(step, value)| if value > best.1 { (step, value) } else { best });
+    let best =
+        accuracy.iter().fold((0, -1.0), |best, &(step, value)| if value > best.1 { (step, value) } else { best });
     let state = weince::checkpoint::torch_file::load(&desk.path("run/checkpoints/best.pt")).unwrap();
     assert_eq!(state.get("step").unwrap().as_u64(), Some(best.0), "{accuracy:?}");
     assert_eq!(state.get("best").unwrap().get("value").unwrap().as_f64(), Some(best.1));
@@ -313,7 +320,8 @@ fn a_run_killed_while_it_began_begins_again() {
 fn a_torchscript_backbone_trains_resumes_and_goes_back() {
     let desk = Desk::new();
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/script/net.pt");
-    let model = format!("model={{backbone: {{kind: torchscript, path: {}}}, projector: {{dim: 16}}}}", module.display());
+    let model =
+        format!("model={{backbone: {{kind: torchscript, path: {}}}, projector: {{dim: 16}}}}", module.display());
     let more = ["--set", &model, "--set", "checkpoint={every_steps: 1, keep: 100}"];
     let dry = desk.must_run("dry", &[&more[..], &["--dry-run"]].concat());
     assert!(String::from_utf8_lossy(&dry.stdout).contains("# encoder: torchscript (4 features)"));

@@ -41,7 +41,10 @@ impl WeightsConfig {
         let whole = self.allow_missing.iter().map(|pattern| format!("^(?:{pattern})$"));
         RegexSet::new(whole).map_err(|e| {
             let reason = e.to_string().lines().last().unwrap_or_default().trim().to_string();
-            Error::Config(format!("model.weights.allow_missing: {:?} is no regular expression: {reason}", self.allow_missing))
+            Error::Config(format!(
+                "model.weights.allow_missing: {:?} is no regular expression: {reason}",
+                self.allow_missing
+            ))
         })
     }
 }

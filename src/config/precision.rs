@@ -35,7 +35,8 @@ impl Precision {
     pub fn check(self, device: Device) -> Result<()> {
         if self == Precision::Fp16 && !device.is_cuda() {
             return Err(Error::Config(
-                "precision: fp16 needs a CUDA device, and this run is on the CPU; use bf16 there, or --device cuda".into(),
+                "precision: fp16 needs a CUDA device, and this run is on the CPU; use bf16 there, or --device cuda"
+                    .into(),
             ));
         }
         Ok(())

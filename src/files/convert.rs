@@ -60,7 +60,9 @@ impl Rules {
         }
         let mut seen = HashSet::new();
         if let Some((twice, _)) = out.iter().find(|(name, _)| name.is_empty() || !seen.insert(name.as_str())) {
-            return Err(Error::Config(format!("two tensors come to the name `{twice}`, or one to none; change the rules")));
+            return Err(Error::Config(format!(
+                "two tensors come to the name `{twice}`, or one to none; change the rules"
+            )));
         }
         Ok(out)
     }
@@ -118,7 +120,8 @@ mod tests {
             strip_prefix: Some("model.".into()),
             rename: vec![r"^layer(\d)\.=stage$1/".into(), "weight=w".into()],
         };
-        let got = names(&rules, &["model.layer1.0.weight", "model.bias", "optimizer.x", "step", "my.model.bias"]).unwrap();
+        let got =
+            names(&rules, &["model.layer1.0.weight", "model.bias", "optimizer.x", "step", "my.model.bias"]).unwrap();
         assert_eq!(got, ["stage1/0.w", "bias", "step"]);
         assert_eq!(names(&Rules::default(), &["a", "b"]).unwrap(), ["a", "b"]);
     }

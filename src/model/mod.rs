@@ -137,7 +137,11 @@ impl Model {
                 for ((_, store, _), before) in parts.iter().zip(&before) {
                     store.state_dict().iter().zip(before).for_each(|((_, t), old)| t.shallow_clone().copy_(old));
                 }
-                Error::data(&config.path, None, format!("{e}; what may start random is named by model.weights.allow_missing"))
+                Error::data(
+                    &config.path,
+                    None,
+                    format!("{e}; what may start random is named by model.weights.allow_missing"),
+                )
             })?;
             said.push(match fit {
                 Some(fit) => format!("{part} from {}: {fit}", config.path.display()),

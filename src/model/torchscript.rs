@@ -1,8 +1,8 @@
 //! An encoder that Python exported as TorchScript: its code runs as it is, its tensors are trained in place.
 
+use super::Encoder;
 use super::resnet::check_images;
 use super::store::Store;
-use super::Encoder;
 use crate::error::{Error, Result};
 use crate::torch::Script;
 use std::collections::HashSet;
@@ -24,7 +24,8 @@ pub struct Torchscript {
 }
 
 /// What to do where a module's behaviour was fixed when it was exported.
-const REMEDY: &str = "export it with torch.jit.script, or with scripts/export_backbone.py, so that it follows train() and eval()";
+const REMEDY: &str =
+    "export it with torch.jit.script, or with scripts/export_backbone.py, so that it follows train() and eval()";
 
 impl Torchscript {
     /// Loads a module on the CPU and tries it on images of `size` pixels an edge.
@@ -35,7 +36,8 @@ impl Torchscript {
     pub fn load(path: &Path, size: usize) -> Result<Torchscript> {
         let refuse = |message: String| Err(Error::data(path, None, message));
         let script = Script::load(path)?;
-        let baked = script.baked().map_err(|e| Error::data(path, None, format!("the module has no code to look at: {e}")))?;
+        let baked =
+            script.baked().map_err(|e| Error::data(path, None, format!("the module has no code to look at: {e}")))?;
         if let Some(first) = baked.modes.first() {
             let more = baked.modes.len() - 1;
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -55,8 +57,7 @@ impl Torchscript {
                  them; {REMEDY}"
             ));
         }
-        let mut encoder =
-            Torchscript { path: path.to_path_buf(), script, store, features: 0, devices: baked.devices };
+        let mut encoder = Torchscript { path: path.to_path_buf(), script, store, features: 0, devices: baked.devices };
         encoder.features = encoder.probe(size)?;
         Ok(encoder)
     }
@@ -96,7 +97,8 @@ impl Encoder for Torchscript {
             // The interpreter's text is a traceback whose end says what was wrong.
             let text = e.to_string();
             let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            let last = lines.iter().rev().find(|line| line.contains("rror:")).or(lines.last()).copied().unwrap_or_default();
+            let last =
+                lines.iter().rev().find(|line| line.contains("rror:")).or(lines.last()).copied().unwrap_or_default();
             Error::data(&self.path, None, format!("the module fails on images {:?}: {last}", images.size()))
         })
     }

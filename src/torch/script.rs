@@ -71,7 +71,10 @@ impl Script {
             Error::data(
                 path,
                 None,
-                format!("no TorchScript module ({}); save it in Python: torch.jit.save(torch.jit.script(model), path)", first_line(&e)),
+                format!(
+                    "no TorchScript module ({}); save it in Python: torch.jit.save(torch.jit.script(model), path)",
+                    first_line(&e)
+                ),
             )
         })?;
         Ok(Script { module })

@@ -98,10 +98,13 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
 pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
     let value = torch_file::load(path)?;
     let wrong = |message: String| Error::data(path, None, message);
-    let need = |key: &str| value.get(key).ok_or_else(|| wrong(format!("no checkpoint of this project: it has no `{key}`")));
+    let need =
+        |key: &str| value.get(key).ok_or_else(|| wrong(format!("no checkpoint of this project: it has no `{key}`")));
     let format = need("versions")?.get("checkpoint").and_then(Value::as_u64);
     if format != Some(FORMAT) {
-        return Err(wrong(format!("a checkpoint of format {format:?}, expected {FORMAT}; use the version that wrote it")));
+        return Err(wrong(format!(
+            "a checkpoint of format {format:?}, expected {FORMAT}; use the version that wrote it"
+        )));
     }
     let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
     let step = number("step")?;
