@@ -9,6 +9,7 @@ mod loss;
 mod model;
 mod optim;
 mod report;
+mod step;
 mod torch_file;
 mod torchscript;
 mod train;

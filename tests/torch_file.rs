@@ -116,6 +116,25 @@ fn what_is_no_plain_checkpoint_is_refused_by_name() {
 }
 
 #[test]
+fn old_formats_are_told_from_safetensors() {
+    for file in ["refused_legacy.pt", "refused_pickle.pt"] {
+        let e = checkpoint::tensors(&golden(file)).unwrap_err().to_string();
+        assert!(e.contains("before PyTorch 1.6") && e.contains("torch.save(torch.load(old), new)"), "{file}: {e}");
+    }
+    // A header of 0x0280 bytes begins as a pickle of protocol 2 does.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    let mut metadata = std::collections::BTreeMap::from([("note".to_string(), String::new())]);
+    let tensors = [("w".to_string(), Tensor::from_slice(&[1f32, 2.0]))];
+    safetensors::save(&path, &tensors, &metadata).unwrap();
+    let short = fs::read(&path).unwrap()[0] as usize;
+    metadata.insert("note".into(), "x".repeat(0x280 - short));
+    safetensors::save(&path, &tensors, &metadata).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[..2], [0x80, 2]);
+    assert_eq!(checkpoint::tensors(&path).unwrap().len(), 1);
+}
+
+#[test]
 fn tensors_within_dicts_are_named_by_their_keys() {
     let found = checkpoint::tensors(&golden("nested.pt")).unwrap();
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();

@@ -120,7 +120,7 @@ impl Model {
     /// Loads a file's weights into encoder and projector, see [`load`]; says what was taken, a line for each.
     ///
     /// # Errors
-    /// As [`load`], with the file's name; a file that cannot be read.
+    /// As [`load`], with the file's name; a file that cannot be read. The encoder may then have its weights already.
     pub fn load_file(&self, config: &WeightsConfig) -> Result<Vec<String>> {
         let allowed = config.allowed()?;
         let tensors = checkpoint::tensors(&config.path)?;
@@ -128,20 +128,11 @@ impl Model {
             ("encoder", self.encoder.store(), self.encoder.other_names()),
             ("projector", self.projector.store(), OtherNames::default()),
         ];
-        let before = parts.iter().map(|(_, store, _)| store.state_dict().iter().map(|(_, t)| t.copy()).collect());
-        let before: Vec<Vec<Tensor>> = before.collect();
         let mut said = Vec::new();
         for (part, store, others) in &parts {
             let fit = load(store, part, &tensors, others, &allowed).map_err(|e| {
-                // All or nothing: what the other part has got already is taken back.
-                for ((_, store, _), before) in parts.iter().zip(&before) {
-                    store.state_dict().iter().zip(before).for_each(|((_, t), old)| t.shallow_clone().copy_(old));
-                }
-                Error::data(
-                    &config.path,
-                    None,
-                    format!("{e}; what may start random is named by model.weights.allow_missing"),
-                )
+                let hint = "what may start random is named by model.weights.allow_missing";
+                Error::data(&config.path, None, format!("{e}; {hint}"))
             })?;
             said.push(match fit {
                 Some(fit) => format!("{part} from {}: {fit}", config.path.display()),
