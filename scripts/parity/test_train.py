@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import torchvision
 from safetensors.torch import load_file
@@ -49,6 +50,17 @@ def test_torchvision_takes_the_trained_encoder_strictly(run):
     same = load_file(run / "checkpoints" / "encoder.safetensors")
     assert set(same) == set(weights)
     assert all(torch.equal(same[name], weights[name]) for name in weights)
+
+
+def test_timm_takes_it_strictly_too(run):
+    model = timm.create_model("resnet18", num_classes=0)
+    model.conv1, model.maxpool = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False), torch.nn.Identity()
+    model.load_state_dict(torch.load(run / "checkpoints" / "encoder.pt", weights_only=True), strict=True)
+    other = simclr_resnet18()
+    other.load_state_dict(model.state_dict(), strict=True)
+    images = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(images), other.eval()(images))
 
 
 def test_the_projector_is_the_authors(run):

@@ -10,7 +10,7 @@ use tch::Tensor;
 
 /// Levels that people put above an encoder or a projector. Where a file has the model twice (such as a momentum encoder beside
 /// it), the one below these alone is meant.
-const KNOWN_LEVELS: [&str; 17] = [
+const KNOWN_LEVELS: [&str; 16] = [
     "_orig_mod",
     "backbone",
     "base_encoder",
@@ -27,7 +27,6 @@ const KNOWN_LEVELS: [&str; 17] = [
     "projector",
     "resnet",
     "state_dict",
-    "student",
 ];
 
 /// A buffer of BatchNorm that files from before PyTorch 0.4.1 lack, and that nothing is computed from.
