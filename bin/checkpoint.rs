@@ -4,9 +4,9 @@ use clap::{Parser, Subcommand};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use weince::cli;
+use weince::cli::{self, printable};
 use weince::error::{Error, Result};
-use weince::files::{Difference, Rules, convert, diff, inspect};
+use weince::files::{Difference, Format, Rules, convert, diff, inspect};
 
 /// Looks into, checks, converts and compares files of weights: safetensors, torch.save, TorchScript.
 ///
@@ -27,7 +27,8 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Reads files whole and checks them; of a run folder, all of its checkpoints. Exit code 1 where one is damaged
+    /// Reads files whole and checks them: sizes, and the checksums that torch.save and torch.jit.save write (safetensors has
+    /// none). Of a run folder, all of its checkpoints. Exit code 1 where one is damaged
     Verify {
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -87,16 +88,17 @@ fn show(file: &Path, as_json: bool) -> Result<()> {
         println!("{object:#}");
         return Ok(());
     }
-    let width = infos.iter().map(|info| info.name.chars().count()).max().unwrap_or(0);
+    let width = infos.iter().map(|info| printable(&info.name).chars().count()).max().unwrap_or(0);
     for info in &infos {
+        let name = printable(&info.name);
         let finite = if info.finite { "" } else { "  not finite" };
-        println!("{:<width$}  {:<8}  {:?}{finite}", info.name, info.dtype, info.shape);
+        println!("{name:<width$}  {:<8}  {:?}{finite}", info.dtype, info.shape);
     }
     for (name, value) in &found.values {
         let shown = value.to_string();
         let shown =
             if shown.chars().count() > 100 { shown.chars().take(97).collect::<String>() + "..." } else { shown };
-        println!("{name} = {shown}");
+        println!("{} = {shown}", printable(name));
     }
     println!("{:?}: {} tensors, {numbers} numbers, {bytes} bytes", found.format, infos.len());
     Ok(())
@@ -117,14 +119,16 @@ fn verify(files: &[PathBuf]) -> Result<bool> {
     }
     let mut fine = true;
     for path in all {
-        match inspect(&path).and_then(|found| found.infos()) {
-            Ok(infos) => {
+        match inspect(&path).and_then(|found| Ok((found.infos()?, found))) {
+            Ok((infos, found)) => {
                 let odd: Vec<&str> = infos.iter().filter(|i| !i.finite).map(|i| i.name.as_str()).collect();
                 let note = if odd.is_empty() { String::new() } else { format!(", not finite: {}", odd.join(", ")) };
-                println!("ok       {}: {} tensors{note}", path.display(), infos.len());
+                let checked =
+                    if found.format == Format::Safetensors { " (sizes; the format has no checksums)" } else { "" };
+                println!("ok       {}: {} tensors{checked}{}", path.display(), infos.len(), printable(&note));
             }
             Err(e) => {
-                println!("damaged  {e}");
+                println!("damaged  {}", printable(&e.to_string()));
                 fine = false;
             }
         }
@@ -156,15 +160,16 @@ fn compare(first: &Path, second: &Path, rules: &Rules, as_json: bool) -> Result<
         return Ok(differences.is_empty());
     }
     for difference in &differences {
-        match difference {
-            Difference::OnlyInFirst { name } => println!("only in the first   {name}"),
-            Difference::OnlyInSecond { name } => println!("only in the second  {name}"),
-            Difference::Layout { name, first, second } => println!("{name}: {first}, {second}"),
+        let line = match difference {
+            Difference::OnlyInFirst { name } => format!("only in the first   {name}"),
+            Difference::OnlyInSecond { name } => format!("only in the second  {name}"),
+            Difference::Layout { name, first, second } => format!("{name}: {first}, {second}"),
             Difference::Elements { name, max_abs, relative } => {
-                println!("{name}: differs by up to {max_abs:.3e}, {relative:.3e} of its norm");
+                format!("{name}: differs by up to {max_abs:.3e}, {relative:.3e} of its norm")
             }
-            Difference::Value { name, first, second } => println!("{name}: {first}, {second}"),
-        }
+            Difference::Value { name, first, second } => format!("{name}: {first}, {second}"),
+        };
+        println!("{}", printable(&line));
     }
     match differences.len() {
         0 => println!("no difference"),

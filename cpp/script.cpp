@@ -61,6 +61,7 @@ void inspect(torch::jit::Block* block, std::set<std::string>& modes, std::set<st
   for (auto* node : block->nodes()) {
     const auto* mode = input_named(node, "training");
     if (!mode) mode = input_named(node, "train");
+    if (!mode) mode = input_named(node, "use_input_stats");
     auto flag = mode ? torch::jit::toIValue(mode) : std::nullopt;
     if (flag && flag->isBool()) {
       // Dropout of nothing, and batch statistics where there are no running ones, are the same in both modes.
@@ -79,6 +80,12 @@ void inspect(torch::jit::Block* block, std::set<std::string>& modes, std::set<st
       if (constant && constant->isDevice()) devices.insert(constant->toDevice().str());
     }
     for (auto* inner : node->blocks()) inspect(inner, modes, devices);
+    // What torch.jit.fork runs.
+    if (node->hasAttribute(torch::jit::attr::Subgraph)) {
+      auto graph = node->g(torch::jit::attr::Subgraph)->copy();
+      torch::jit::Inline(*graph);
+      inspect(graph->block(), modes, devices);
+    }
   }
 }
 

@@ -34,7 +34,9 @@ fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow:
     let tensors = weince::checkpoint::tensors(weights)?;
     let fit =
         weince::model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &regex::RegexSet::empty())?;
-    fit.iter().for_each(|fit| println!("{fit}"));
+    if let weince::model::Found::Loaded(fit) = fit {
+        println!("{fit}");
+    }
     let given = safetensors::load(images)?.tensors;
     let images = &given.first().ok_or_else(|| anyhow::anyhow!("no images"))?.1;
 

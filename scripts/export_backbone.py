@@ -104,7 +104,7 @@ def library(name: str) -> ModuleType:
 
 def unknown(source: str, name: str, known: list[str]) -> Failed:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return Failed(f"{source}: {source.partition(':')[0]} has no such model" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+    return Failed(f"{source}: this script knows no such model of {source.partition(':')[0]}; others by --entry" + (f"; did you mean {' or '.join(close)}?" if close else ""))
 
 
 def unmade(source: str, error: Exception, pretrained: bool) -> Failed:

@@ -3,12 +3,21 @@
 use crate::error::Error;
 use std::process::ExitCode;
 
+/// Text that may come from a stranger's file, as a terminal can show it: control characters are spelt out.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
 /// Runs a binary's body; prints its error once, on stderr, as `error: ...`, and gives the exit code that belongs to it.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e:#}");
+            eprintln!("error: {}", format!("{e:#}").lines().map(printable).collect::<Vec<_>>().join("\n"));
             let code = e.chain().find_map(|c| c.downcast_ref::<Error>()).map_or(1, Error::exit_code);
             ExitCode::from(code)
         }

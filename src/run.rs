@@ -137,6 +137,22 @@ impl RunFolder {
         }
         Ok(self.series().newest_first()?.into_iter().next())
     }
+    /// Removes what a run leaves at its end, for one that goes on: evaluations then take its newest state.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn remove_final_weights(&self) -> Result<()> {
+        for name in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt"] {
+            let path = self.checkpoints().join(name);
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io(&path, "cannot remove the weights of the shorter run")(e));
+                }
+                _ => (),
+            }
+        }
+        Ok(())
+    }
     /// Pictures.
     pub fn report(&self) -> PathBuf {
         self.root.join("report")

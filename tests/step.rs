@@ -45,7 +45,8 @@ fn a_step_whose_gradients_overflow_float16_is_skipped_and_the_next_is_taken() {
     assert_eq!((first.0, first.2), (false, Some(1.0)));
     assert!((first.1.unwrap() / 5e29 - 1.0).abs() < 1e-6, "{first:?}");
     assert!(weights(&half).equal(&start));
-    let usual = Value::dict([("scale", Value::from(1024.0)), ("_growth_tracker", 0.into()), ("skipped_steps", 1.into())]);
+    let usual =
+        Value::dict([("scale", Value::from(1024.0)), ("_growth_tracker", 0.into()), ("skipped_steps", 1.into())]);
     half.scaler_mut().unwrap().load_state_dict(&usual).unwrap();
     let second = told(&half.step(&views[0], &views[1], 1e-3).unwrap());
     assert_eq!((second.0, second.1, second.2), (false, Some(1024.0), Some(1.0)));

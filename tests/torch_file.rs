@@ -104,7 +104,7 @@ fn what_is_no_plain_checkpoint_is_refused_by_name() {
         ("refused_script.pt", "TorchScript"),
         ("refused_system.pt", "posix.system"),
         ("refused_numpy.pt", "numpy"),
-        ("refused_expanded.pt", "less than a tensor of it needs"),
+        ("refused_expanded.pt", "an expanded tensor"),
         ("refused_cycle.pt", "contains itself"),
         ("refused_laughs.pt", "again and again"),
         ("refused_compressed.pt", "compressed"),
@@ -151,6 +151,36 @@ fn tensors_within_dicts_are_named_by_their_keys() {
         let e = checkpoint::tensors(&path).unwrap_err().to_string();
         assert!(e.contains(part) && e.contains("a.pt"), "{e}");
     }
+}
+
+/// A small file must not become large by the names or the shapes that it says.
+#[test]
+fn names_and_shapes_take_no_memory_out_of_proportion() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    let shared = || Value::from(Tensor::from(1f32));
+    let leaves = || Value::dict((0..20_000).map(|i| (i.to_string(), shared())));
+    for value in [
+        Value::dict([("p".repeat(5000), leaves())]),
+        // Each name is short enough, and all of them are 80 MB.
+        Value::dict([("p".repeat(4000), leaves())]),
+    ] {
+        torch_file::save(&path, &value).unwrap();
+        for e in [checkpoint::tensors(&path).unwrap_err(), weince::files::inspect(&path).unwrap_err()] {
+            assert!(e.to_string().contains("names of more than 4096 bytes each, or far too many"), "{e}");
+        }
+    }
+    let deep = Tensor::ones([1i64; 70].as_slice(), (tch::Kind::Float, tch::Device::Cpu));
+    torch_file::save(&path, &Value::dict([("deep", Value::from(deep))])).unwrap();
+    let e = torch_file::load(&path).unwrap_err().to_string();
+    assert!(e.contains("a shape that no tensor has"), "{e}");
+    let e = safetensors::save(
+        &folder.path().join("a.safetensors"),
+        &[("n".repeat(5000), Tensor::from(1f32))],
+        &Default::default(),
+    )
+    .and_then(|()| safetensors::load(&folder.path().join("a.safetensors")));
+    assert!(e.unwrap_err().to_string().contains("a name of 5000 bytes"));
 }
 
 #[test]

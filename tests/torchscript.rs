@@ -26,6 +26,15 @@ fn names_are_kept_to_the_letter_and_what_is_frozen_is_not_trained() {
 }
 
 #[test]
+fn trying_a_module_leaves_no_trace_in_it() {
+    let (before, net) = (Script::load(&golden("net.pt")).unwrap(), Torchscript::load(&golden("net.pt"), 8).unwrap());
+    for (m, (name, t)) in before.members().unwrap().iter().zip(net.store().state_dict()) {
+        assert!(m.name == name && m.tensor.equal(&t), "{name}");
+    }
+    assert!(net.store().parameters().iter().all(|(_, p)| !p.grad().defined()));
+}
+
+#[test]
 fn features_and_training_steps_are_pytorchs() {
     let numbers: BTreeMap<String, Tensor> =
         safetensors::load(&golden("calm.safetensors")).unwrap().tensors.into_iter().collect();
@@ -76,6 +85,12 @@ fn what_cannot_be_trained_is_refused_with_the_remedy() {
         ("refused_traced_train.pt", &["always as in training", "export_backbone.py"]),
         ("refused_recurrent.pt", &["aten::lstm", "always as in evaluation"]),
         ("refused_attention.pt", &["aten::scaled_dot_product_attention"]),
+        ("refused_forked.pt", &["aten::dropout", "always as in training"]),
+        ("refused_own_dropout.pt", &["other features of the same images in evaluation mode"]),
+        ("refused_instance_norm.pt", &["aten::instance_norm"]),
+        ("refused_no_gradient.pt", &["no gradient reaches"]),
+        ("refused_half.pt", &["gives Half", ".float()"]),
+        ("refused_fast_path.pt", &["no backward pass"]),
         ("refused_frozen.pt", &["no parameters", "freeze"]),
         ("refused_maps.pt", &["[2, 4, 8, 8]", "[2, F]"]),
         ("refused_fixed_batch.pt", &["[2, 4]", "[3, 3, 8, 8]"]),
@@ -88,6 +103,16 @@ fn what_cannot_be_trained_is_refused_with_the_remedy() {
         assert!(e.contains(file) && e.lines().count() == 1, "{file}: {e}");
         parts.iter().for_each(|part| assert!(e.contains(part), "{file}: {part} is not in: {e}"));
     }
+    // A changed byte among the weights, which LibTorch would take.
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = std::fs::read(golden("calm.pt")).unwrap();
+    let scale: Vec<u8> = [1f32, 2.0, 0.5, 1.5].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let at = bytes.windows(16).position(|w| w == scale).unwrap();
+    bytes[at + 2] ^= 0x40;
+    let damaged = folder.path().join("damaged.pt");
+    std::fs::write(&damaged, bytes).unwrap();
+    let e = Torchscript::load(&damaged, 8).unwrap_err().to_string();
+    assert!(e.contains("checksum") && e.contains("damaged.pt"), "{e}");
     let state_dict = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/checkpoint/state_dict.pt");
     let e = Torchscript::load(&state_dict, 8).unwrap_err().to_string();
     assert!(e.contains("no TorchScript module") && e.lines().count() == 1, "{e}");

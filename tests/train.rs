@@ -368,6 +368,52 @@ fn a_torchscript_backbone_trains_resumes_and_goes_back() {
 }
 
 #[test]
+fn a_run_that_goes_on_is_evaluated_by_its_newest_state() {
+    let desk = Desk::new();
+    let settings = ["--set", "checkpoint={every_steps: 1, keep: 100}"];
+    desk.must_run("run", &settings);
+    desk.must_run("longer", &[&settings[..], &["--set", "train.epochs=4"]].concat());
+    // The run went on and died after step 14: the encoder of step 12 is no longer its encoder.
+    let folder = weince::run::RunFolder::open(&desk.path("run")).unwrap();
+    let copy = |file: &str| {
+        let from = desk.path("longer/checkpoints").join(file);
+        std::fs::copy(from, desk.path("run/checkpoints").join(file)).unwrap();
+    };
+    copy("step-000000014.pt");
+    std::fs::write(desk.path("run/checkpoints/LAST"), "step-000000014.pt\n").unwrap();
+    let mut child = desk
+        .command("run", &[&settings[..], &["--set", "train.epochs=400", "--resume"]].concat())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while folder.encoder().exists() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "the old encoder stays");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let weights = folder.weights().unwrap().unwrap();
+    assert!(weights.file_name().unwrap().to_string_lossy().starts_with("step-0000000"), "{weights:?}");
+}
+
+#[test]
+fn a_state_says_itself_which_run_it_is_of() {
+    let desk = Desk::new();
+    desk.must_run("run", &["--set", "train.epochs=1"]);
+    // Without the folder's own configuration the checkpoint's is asked.
+    std::fs::remove_file(desk.path("run/config.resolved.yaml")).unwrap();
+    let out = desk.run("run", &["--resume", "--set", "optim.lr=0.5", "--set", "seed=7"]);
+    assert_eq!(code(&out), Some(2), "{}", stderr(&out));
+    assert!(
+        stderr(&out).contains("optim.lr was 0.001 and is now 0.5") && stderr(&out).contains("seed was 0 and is now 7")
+    );
+    desk.must_run("run", &["--resume", "--set", "data.threads=1", "--set", "train.log_every=3"]);
+    desk.must_run("whole", &[]);
+    assert!(desk.bytes("whole", "encoder.safetensors") == desk.bytes("run", "encoder.safetensors"));
+}
+
+#[test]
 fn half_precision_trains_much_the_same_and_says_where_it_cannot() {
     let desk = Desk::new();
     let more = ["--set", "train.epochs=6"];
@@ -384,7 +430,9 @@ fn half_precision_trains_much_the_same_and_says_where_it_cannot() {
         let counter = name.ends_with("num_batches_tracked") || name.starts_with("rng.");
         assert!(counter || t.kind() == tch::Kind::Float, "{name} is {:?}", t.kind());
     }
-    for (setting, part) in [("precision=fp16", "bf16"), ("channels_last=true", "CUDA"), ("precision=fp8", "`fp16`")] {
+    for (setting, part) in
+        [("precision=fp16", "bf16"), ("channels_last=true", "CUDA"), ("tf32=true", "CUDA"), ("precision=fp8", "`fp16`")]
+    {
         let out = desk.run("none", &["--set", setting]);
         assert_eq!(code(&out), Some(2), "{setting}");
         assert!(stderr(&out).contains(part), "{setting}: {}", stderr(&out));

@@ -164,16 +164,31 @@ def test_weights_start_a_run_wholly_or_as_it_says(run, tmp_path):
     net = torchvision.models.resnet18()
     net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
     torch.save(net.state_dict(), tmp_path / "torchvision.pt")
-    more = ["--set", "train.epochs=1", "--set", "schedule.warmup_steps=0", "--set"]
-    command = [BIN / "pretrain-vision", "--config", folder / "c.yaml", "--device", "cpu", "--run-dir", tmp_path / "b", *more]
-    done = subprocess.run([*command, weights % (tmp_path / "torchvision.pt", "")], capture_output=True, text=True)
+
+    def start(name: str, file: Path, allowed: str) -> subprocess.CompletedProcess:
+        sets = ["train.epochs=1", "schedule.warmup_steps=0", weights % (file, allowed)]
+        command = [BIN / "pretrain-vision", "--config", folder / "c.yaml", "--device", "cpu", "--run-dir", tmp_path / name]
+        return subprocess.run([*command, *(a for s in sets for a in ("--set", s))], capture_output=True, text=True)
+
+    done = start("b", tmp_path / "torchvision.pt", "")
     assert done.returncode == 1 and "no tensor of the projector" in done.stderr and "allow_missing" in done.stderr
     assert not (tmp_path / "b").exists()
-    done = subprocess.run([*command, weights % (tmp_path / "torchvision.pt", r"projector\..*")], capture_output=True, text=True)
+    done = start("b", tmp_path / "torchvision.pt", r"projector\..*")
     assert done.returncode == 0 and "the classifier is left out: fc.weight, fc.bias" in done.stderr, done.stderr
     assert "projector starts random" in done.stderr
     started = torch.load(tmp_path / "b/checkpoints/step-000000000.pt", weights_only=True)["model"]
     assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in started.items())
+
+    # A predictor, another network's projector, or one that does not fit is not the projector.
+    net.fc = nn.Identity()
+    student = {f"student.backbone.{n}": t for n, t in net.state_dict().items()}
+    first_layer, second_layer = torch.rand(512, 512), torch.rand(64, 512)
+    for i, (place, second) in enumerate(
+        (("student.predictor", second_layer), ("teacher.projector", second_layer), ("student.projector", torch.rand(32, 512)))
+    ):
+        torch.save(student | {f"{place}.0.weight": first_layer, f"{place}.2.weight": second}, tmp_path / "student.pt")
+        done = start(f"c{i}", tmp_path / "student.pt", r"projector\..*")
+        assert done.returncode == 0 and "projector starts random" in done.stderr, done.stderr
 
 
 def test_a_trained_torchscript_backbone_is_one_again(tmp_path):

@@ -127,7 +127,8 @@ def layouts(net) -> dict:
         "half precision": (OrderedDict((n, t.half() if t.is_floating_point() else t) for n, t in state.items()), ""),
         "parameters": (OrderedDict((n, nn.Parameter(t) if t.is_floating_point() else t) for n, t in state.items()), ""),
         "the optimizer beside it": (
-            {"model": state, "optimizer": torch.optim.Adam(net.parameters()).state_dict(), "rng": torch.get_rng_state()},
+            {"model": state, "optimizer": torch.optim.Adam(net.parameters()).state_dict(), "rng": torch.get_rng_state(),
+             "mask": torch.zeros(1).expand(50)},
             "`model.`",
         ),
     }
@@ -176,6 +177,8 @@ def test_what_does_not_fit_is_refused_by_its_names(net, images, tmp_path):
     text = refused(state | {"conv1.weight": torch.rand(64, 3, 7, 7)}, images, tmp_path)
     assert "conv1.weight (expected [64, 3, 3, 3], found [64, 3, 7, 7])" in text
     assert "no tensor of the encoder" in refused({"a": {"b": torch.rand(2)}}, images, tmp_path)
+    whole = OrderedDict((n, t.to(torch.int8)) for n, t in state.items())
+    assert "Int8, expected floating-point numbers" in refused(whole, images, tmp_path)
     twice = under("one.", state) | under("two.", state)
     text = refused(twice, images, tmp_path)
     assert "2 times" in text and "`one.`" in text and "`two.`" in text

@@ -34,7 +34,7 @@ pub fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
     }
     let value = torch_file::load(path)?;
     let mut found = Vec::new();
-    flatten("", &value, &mut found);
+    flatten(path, "", &value, &mut Names::new(), &mut found)?;
     if found.is_empty() {
         return Err(Error::data(path, None, "no named tensors: expected a state_dict, alone or within other dicts"));
     }
@@ -46,18 +46,46 @@ pub fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
 }
 
 /// The tensors within dicts, by their keys joined with dots.
-fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, Tensor)>) {
+fn flatten(path: &Path, prefix: &str, value: &Value, names: &mut Names, out: &mut Vec<(String, Tensor)>) -> Result<()> {
     for (key, value) in value.items().unwrap_or_default() {
         let key = match key {
             Value::Str(key) => key.clone(),
             Value::Int(n) => n.to_string(),
             _ => continue,
         };
-        let name = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
         match value {
-            Value::Tensor(t) => out.push((name, t.shallow_clone())),
-            other => flatten(&name, other, out),
+            Value::Tensor(t) => out.push((names.join(path, prefix, &key)?, t.shallow_clone())),
+            Value::Dict(_) | Value::OrderedDict(_) => {
+                flatten(path, &names.join(path, prefix, &key)?, value, names, out)?;
+            }
+            _ => (),
         }
+    }
+    Ok(())
+}
+
+/// Joins the keys of dicts, to names that are no longer, and together take no more memory, than checkpoints need.
+#[derive(Debug)]
+pub(crate) struct Names {
+    left: usize,
+}
+
+impl Names {
+    /// Characters of one name, and bytes of all.
+    pub const MOST: usize = 4096;
+    const MOST_IN_ALL: usize = 64 << 20;
+
+    pub fn new() -> Names {
+        Names { left: Names::MOST_IN_ALL }
+    }
+
+    pub fn join(&mut self, path: &Path, prefix: &str, key: &str) -> Result<String> {
+        let length = prefix.len() + 1 + key.len();
+        let left = self.left.checked_sub(length).filter(|_| length <= Names::MOST);
+        self.left = left.ok_or_else(|| {
+            Error::data(path, None, format!("names of more than {} bytes each, or far too many of them", Names::MOST))
+        })?;
+        Ok(if prefix.is_empty() { key.to_string() } else { format!("{prefix}.{key}") })
     }
 }
 

@@ -1,5 +1,6 @@
 //! safetensors files, one tensor in memory at a time, strictly read.
 
+use super::Names;
 use super::atomic::write_atomically;
 use crate::error::{Error, Result};
 use crate::torch::with_bytes;
@@ -84,6 +85,17 @@ pub fn load(path: &Path) -> Result<Contents> {
         let kind = kind(info.dtype).ok_or_else(|| {
             wrong(format!("elements of type {} are not supported; save it as F32, F16 or BF16", info.dtype))
         })?;
+        if name.len() > Names::MOST || info.shape.len() > 64 {
+            return Err(Error::data(
+                path,
+                Some(8),
+                format!(
+                    "a name of {} bytes, or a tensor of {} dimensions: at most 4096 and 64 are read",
+                    name.len(),
+                    info.shape.len()
+                ),
+            ));
+        }
         let size = info.shape.iter().map(|&n| i64::try_from(n)).collect::<std::result::Result<Vec<i64>, _>>();
         let size = size.map_err(|_| wrong(format!("shape {:?} is beyond what a tensor can have", info.shape)))?;
         // The header's check has made sure that begin <= end <= the file's length.

@@ -16,6 +16,9 @@ use std::path::Path;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
+/// Elements of a tensor that has more of them than its storage.
+const MOST_EXPANDED: i64 = 1 << 20;
+
 /// Saves `value` as `torch.save` does. The same value gives the same bytes.
 ///
 /// Tensors come back on the CPU, without gradient; one tensor's bytes are in memory at a time.
@@ -66,6 +69,22 @@ pub fn is_script(path: &Path) -> Result<bool> {
     }
     let zip = ZipReader::open(path)?;
     Ok(has_code(&zip, root_of(path, &zip)?))
+}
+
+/// Checks the bytes of a TorchScript module against the checksums of its archive, which LibTorch does not; those of its code,
+/// which is compressed, are left out. A file that is no zip archive passes.
+///
+/// # Errors
+/// As [`is_script`], and a wrong checksum.
+pub fn verify_script(path: &Path) -> Result<()> {
+    if !is_zip(&first_bytes(path)?) {
+        return Ok(());
+    }
+    let zip = ZipReader::open(path)?;
+    for (name, entry) in zip.entries().iter().filter(|(_, entry)| entry.stored) {
+        zip.read(name, entry, &mut vec![0; entry.size as usize])?;
+    }
+    Ok(())
 }
 
 /// The folder that everything in the archive is in.
@@ -145,30 +164,41 @@ struct Storages<'a> {
 
 impl Storages<'_> {
     fn tensor(&mut self, view: &View) -> Result<Tensor> {
-        let wrong = |what: &str| Error::data(self.path, None, format!("storage `{}`: {what}: {view:?}", view.key));
+        let path = self.path;
+        let wrong = |what: &str| {
+            let View { key, kind, length, offset, size, stride } = view;
+            Error::data(
+                path,
+                None,
+                format!(
+                    "storage `{key}` of {length} {kind:?}: {what}: shape {size:?}, strides {stride:?}, from element {offset} on"
+                ),
+            )
+        };
         if view.size.len() != view.stride.len()
             || view.size.iter().chain(&view.stride).any(|&n| n < 0)
             || view.offset < 0
         {
             return Err(wrong("a shape that no tensor has"));
         }
-        let count = view.size.iter().try_fold(1i64, |n, &size| n.checked_mul(size));
-        let count = count.ok_or_else(|| wrong("more elements than memory has"))?;
+        // LibTorch's own limits: 64 dimensions, and a number of elements that can be told whatever dimensions are empty.
+        let most = view.size.iter().try_fold(1i64, |n, &size| n.checked_mul(size.max(1)));
+        if most.is_none() || view.size.len() > 64 {
+            return Err(wrong("a shape that no tensor has"));
+        }
+        let count: i64 = view.size.iter().product();
         let storage = self.storage(view)?;
         if count == 0 {
             return Ok(Tensor::f_empty(&view.size, (view.kind, Device::Cpu))?);
         }
         let steps = view.size.iter().zip(&view.stride).map(|(&size, &stride)| (size - 1).checked_mul(stride));
         let last = steps.into_iter().try_fold(view.offset, |at, step| at.checked_add(step?));
-        if last.is_none_or(|last| last >= view.length) || count > view.length {
-            return Err(Error::data(
-                self.path,
-                None,
-                format!(
-                    "storage `{}` has {} elements, less than a tensor of it needs: {view:?}",
-                    view.key, view.length
-                ),
-            ));
+        if last.is_none_or(|last| last >= view.length) {
+            return Err(wrong("it has less elements than a tensor of it needs"));
+        }
+        // An expanded tensor takes memory when it is used, which a small file must not make large.
+        if count > view.length && count > MOST_EXPANDED {
+            return Err(wrong("an expanded tensor of many more elements than are stored; save it with .contiguous()"));
         }
         Ok(storage.f_as_strided(&view.size, &view.stride, view.offset)?)
     }

@@ -32,7 +32,7 @@ pub(super) struct Entry {
     /// Its CRC-32.
     crc: u32,
     /// Whether its bytes stand there as they are.
-    stored: bool,
+    pub stored: bool,
 }
 
 /// An open file and its directory.

@@ -55,6 +55,27 @@ impl Value {
         }
     }
 
+    /// The value as JSON, where it has plain data alone; numbers that JSON does not have come as text, tensors as null.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Value::None | Value::Tensor(_) => serde_json::Value::Null,
+            Value::Bool(x) => (*x).into(),
+            Value::Int(x) => match (i64::try_from(*x), u64::try_from(*x)) {
+                (Ok(x), _) => x.into(),
+                (_, Ok(x)) => x.into(),
+                _ => x.to_string().into(),
+            },
+            Value::Float(x) if x.is_finite() => (*x).into(),
+            Value::Float(x) => x.to_string().into(),
+            Value::Str(x) => x.as_str().into(),
+            Value::List(items) | Value::Tuple(items) => items.iter().map(Value::to_json).collect(),
+            Value::Dict(items) | Value::OrderedDict(items) => {
+                let key = |key: &Value| key.as_str().map_or_else(|| key.to_json().to_string(), str::to_string);
+                serde_json::Value::Object(items.iter().map(|(k, v)| (key(k), v.to_json())).collect())
+            }
+        }
+    }
+
     /// The items of a dict of either kind.
     pub fn items(&self) -> Option<&[(Value, Value)]> {
         match self {

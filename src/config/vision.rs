@@ -124,6 +124,9 @@ impl VisionConfig {
     /// A precision or memory layout that the device does not have.
     pub fn check_device(&self, device: Device) -> Result<()> {
         self.precision.check(device)?;
+        if self.tf32 && !device.is_cuda() {
+            return Err(Error::Config("tf32: true is for CUDA, and this run is on the CPU; leave it out".into()));
+        }
         if self.channels_last && !device.is_cuda() {
             return Err(Error::Config(
                 "channels_last: true is for CUDA, and this run is on the CPU, where LibTorch's channels-last convolutions of \

@@ -9,7 +9,7 @@ use crate::config::model::EncoderConfig;
 use crate::config::vision::VisionConfig;
 use crate::data::{self, ImageSet, Split, eval_batches};
 use crate::error::{Error, Result};
-use crate::model::{self, Encoder, encoder};
+use crate::model::{self, Encoder, Found, encoder};
 use crate::run::RunFolder;
 use crate::torch::libtorch_version;
 use regex::RegexSet;
@@ -126,7 +126,7 @@ fn load_encoder(encoder: &dyn Encoder, path: &Path) -> Result<()> {
     let tensors = checkpoint::tensors(path)?;
     let fit = model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &RegexSet::empty())
         .map_err(|e| Error::data(path, None, e.to_string()))?;
-    if let Some(fit) = fit {
+    if let Found::Loaded(fit) = fit {
         eprintln!("weights   {}: {fit}", path.display());
     }
     Ok(())

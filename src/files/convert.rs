@@ -3,7 +3,7 @@
 use super::inspect::inspect;
 use crate::checkpoint::{Value, refuse_same_file, safetensors, torch_file, write_beside_and_rename};
 use crate::error::{Error, Result};
-use crate::model::{OtherNames, Store, load};
+use crate::model::{Found, OtherNames, Store, load};
 use crate::torch::Script;
 use regex::{Regex, RegexSet};
 use std::collections::HashSet;
@@ -40,7 +40,12 @@ impl Rules {
         for rule in &self.rename {
             let (pattern, replacement) =
                 rule.rsplit_once('=').ok_or_else(|| bad("--rename", rule, &"expected REGEX=REPL, found no `=`"))?;
-            renames.push((Regex::new(pattern).map_err(|e| bad("--rename", rule, &e))?, replacement));
+            let pattern = Regex::new(pattern).map_err(|e| bad("--rename", rule, &e))?;
+            if let Some(group) = missing_group(&pattern, replacement) {
+                let what = format!("the expression has no group `{group}`; write ${{1}}x where a letter follows on $1");
+                return Err(bad("--rename", rule, &what));
+            }
+            renames.push((pattern, replacement));
         }
         let count = tensors.len();
         let mut out: Vec<(String, Tensor)> = Vec::new();
@@ -51,6 +56,9 @@ impl Rules {
                 name = pattern.replace_all(&name, *replacement).into_owned();
             }
             out.push((name, tensor));
+        }
+        if count == 0 {
+            return Err(Error::Config("no tensor is in the file".into()));
         }
         if out.is_empty() {
             return Err(Error::Config(format!(
@@ -66,6 +74,24 @@ impl Rules {
         }
         Ok(out)
     }
+}
+
+/// The first group that a replacement names and its expression does not have.
+fn missing_group(pattern: &Regex, replacement: &str) -> Option<String> {
+    for after in replacement.replace("$$", "").split('$').skip(1) {
+        let name: String = match after.strip_prefix('{') {
+            Some(braced) => braced.chars().take_while(|&c| c != '}').collect(),
+            None => after.chars().take_while(|&c| c.is_alphanumeric() || c == '_').collect(),
+        };
+        let known = match name.parse::<usize>() {
+            Ok(number) => number < pattern.captures_len(),
+            Err(_) => pattern.capture_names().flatten().any(|known| known == name),
+        };
+        if !known {
+            return Some(name);
+        }
+    }
+    None
 }
 
 /// Writes the tensors of `input` to `out` by the rules: as safetensors, as a state_dict of `torch.save`, or, with `script`, as
@@ -94,7 +120,7 @@ pub fn convert(input: &Path, out: &Path, rules: &Rules, script: Option<&Path>) -
         let fit = load(&store, "module", &tensors, &OtherNames::default(), &RegexSet::empty())
             .map_err(|e| Error::data(input, None, format!("not the weights of {}: {e}", path.display())))?;
         write_beside_and_rename(out, |beside| module.save(beside))?;
-        return Ok(fit.map_or(0, |fit| fit.matched));
+        return Ok(if let Found::Loaded(fit) = fit { fit.matched } else { 0 });
     }
     if torch {
         torch_file::save(out, &Value::state_dict(tensors))?;
@@ -136,6 +162,8 @@ mod tests {
             (rename("a"), "no `=`"),
             (rename("[=b"), "--rename `[=b`"),
             (rename(".*=b"), "`b`"),
+            (rename("(a)=$1_x"), "no group `1_x`"),
+            (rename("(a)=${2}"), "no group `2`"),
             (rename("^a=b"), "the name `b`"),
         ] {
             let e = names(&rules, &["a", "b"]).unwrap_err();

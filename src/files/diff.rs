@@ -93,12 +93,18 @@ fn between(name: String, a: &Tensor, b: &Tensor) -> Result<Option<Difference>> {
     if layout(a) != layout(b) {
         return Ok(Some(Difference::Layout { name, first: layout(a), second: layout(b) }));
     }
-    let (x, y) = (a.f_to_kind(Kind::Double)?, b.f_to_kind(Kind::Double)?);
-    let same = x.f_eq_tensor(&y)?.f_logical_or(&x.f_isnan()?.f_logical_and(&y.f_isnan()?)?)?;
+    // Integers are compared as what they are: float64 does not tell all of them apart.
+    let same = a.f_eq_tensor(b)?.f_logical_or(&a.f_isnan()?.f_logical_and(&b.f_isnan()?)?)?;
     if same.f_all()?.f_int64_value(&[])? != 0 {
         return Ok(None);
     }
-    let gap = (&x - &y).f_abs()?.f_nan_to_num(f64::INFINITY, f64::INFINITY, f64::INFINITY)?;
+    let (x, y) = (a.f_to_kind(Kind::Double)?, b.f_to_kind(Kind::Double)?);
+    let exact = if a.is_floating_point() || a.kind() == Kind::Bool {
+        &x - &y
+    } else {
+        (a.f_to_kind(Kind::Int64)? - b.f_to_kind(Kind::Int64)?).f_to_kind(Kind::Double)?
+    };
+    let gap = exact.f_abs()?.f_nan_to_num(f64::INFINITY, f64::INFINITY, f64::INFINITY)?;
     let gap = gap.f_masked_fill(&same, 0.0)?;
     let relative = gap.f_norm()?.f_double_value(&[])? / x.f_norm()?.f_double_value(&[])?;
     Ok(Some(Difference::Elements { name, max_abs: gap.f_max()?.f_double_value(&[])?, relative }))

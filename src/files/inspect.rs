@@ -1,6 +1,6 @@
 //! What is in a file: every tensor by name, type and shape, and every plain value beside them.
 
-use crate::checkpoint::{Value, safetensors, torch_file};
+use crate::checkpoint::{Names, Value, safetensors, torch_file};
 use crate::error::Result;
 use crate::torch::Script;
 use serde::Serialize;
@@ -56,10 +56,11 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         out.values = contents.metadata.into_iter().map(|(k, v)| (k, v.into())).collect();
     } else if torch_file::is_script(path)? {
         out.format = Format::Torchscript;
+        torch_file::verify_script(path)?;
         out.tensors = Script::load(path)?.members()?.into_iter().map(|m| (m.name, m.tensor.detach())).collect();
     } else {
         out.format = Format::TorchSave;
-        walk(String::new(), torch_file::load(path)?, &mut out);
+        walk(path, String::new(), torch_file::load(path)?, &mut Names::new(), &mut out)?;
     }
     Ok(out)
 }
@@ -96,31 +97,34 @@ fn dtype(kind: Kind) -> String {
         Kind::Float => "float32".into(),
         Kind::Double => "float64".into(),
         Kind::Half => "float16".into(),
+        Kind::Int => "int32".into(),
         other => format!("{other:?}").to_lowercase(),
     }
 }
 
 /// Sorts what is within a value into tensors and plain values. Lists of plain values stay together.
-fn walk(name: String, value: Value, out: &mut Inspection) {
-    let below = |key: &str| if name.is_empty() { key.to_string() } else { format!("{name}.{key}") };
+fn walk(path: &Path, name: String, value: Value, names: &mut Names, out: &mut Inspection) -> Result<()> {
     match value {
         Value::Tensor(t) => out.tensors.push((name, t)),
         Value::Dict(items) | Value::OrderedDict(items) => {
             for (key, value) in items {
                 let key = match &key {
                     Value::Str(key) => key.clone(),
-                    other => plain(other).to_string(),
+                    other => other.to_json().to_string(),
                 };
-                walk(below(&key), value, out);
+                let name = names.join(path, &name, &key)?;
+                walk(path, name, value, names, out)?;
             }
         }
         Value::List(items) | Value::Tuple(items) if !items.iter().all(is_plain) => {
             for (i, item) in items.into_iter().enumerate() {
-                walk(below(&i.to_string()), item, out);
+                let name = names.join(path, &name, &i.to_string())?;
+                walk(path, name, item, names, out)?;
             }
         }
-        other => out.values.push((name, plain(&other))),
+        other => out.values.push((name, other.to_json())),
     }
+    Ok(())
 }
 
 fn is_plain(value: &Value) -> bool {
@@ -128,18 +132,5 @@ fn is_plain(value: &Value) -> bool {
         Value::Tensor(_) | Value::Dict(_) | Value::OrderedDict(_) => false,
         Value::List(items) | Value::Tuple(items) => items.iter().all(is_plain),
         _ => true,
-    }
-}
-
-/// A plain value as JSON; numbers that JSON does not have come as text.
-fn plain(value: &Value) -> serde_json::Value {
-    match value {
-        Value::Bool(x) => (*x).into(),
-        Value::Int(x) => i64::try_from(*x).map_or_else(|_| x.to_string().into(), Into::into),
-        Value::Float(x) if x.is_finite() => (*x).into(),
-        Value::Float(x) => x.to_string().into(),
-        Value::Str(x) => x.as_str().into(),
-        Value::List(items) | Value::Tuple(items) => items.iter().map(plain).collect(),
-        Value::None | Value::Tensor(_) | Value::Dict(_) | Value::OrderedDict(_) => serde_json::Value::Null,
     }
 }

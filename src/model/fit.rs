@@ -1,7 +1,7 @@
 //! Finds a model's tensors in a file, wherever they stand there and however their project names them, and loads them: all of
 //! them, or none.
 
-use super::store::Store;
+use super::store::{Store, shortened};
 use crate::error::{Error, Result};
 use regex::RegexSet;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,8 @@ use tch::Tensor;
 
 /// Levels that people put above an encoder or a projector. Where a file has the model twice (such as a momentum encoder beside
 /// it), the one below these alone is meant.
-const KNOWN_LEVELS: [&str; 16] = [
+const KNOWN_LEVELS: [&str; 17] = [
+    "",
     "_orig_mod",
     "backbone",
     "base_encoder",
@@ -29,6 +30,9 @@ const KNOWN_LEVELS: [&str; 16] = [
     "state_dict",
 ];
 
+/// Levels of a name that are looked at.
+const MOST_LEVELS: usize = 64;
+
 /// A buffer of BatchNorm that files from before PyTorch 0.4.1 lack, and that nothing is computed from.
 const COUNTER: &str = "num_batches_tracked";
 
@@ -39,6 +43,17 @@ pub struct OtherNames {
     pub spellings: Vec<fn(&str) -> String>,
     /// Beginnings of names of a classifier on top, which the model does not have and does not miss.
     pub classifiers: &'static [&'static str],
+    /// The levels that may stand right above the names, for a model whose names say little by themselves; any where empty.
+    pub levels: &'static [&'static str],
+}
+
+/// What came of looking for a model in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It was loaded.
+    Loaded(Fit),
+    /// It was left as it was, as is allowed; the reason.
+    Left(String),
 }
 
 /// What was taken from a file, and what was not.
@@ -78,7 +93,7 @@ impl fmt::Display for Fit {
 /// Loads the tensors of `store` from those of a file. `part` names the model in messages and, with a dot, before the names that
 /// `allowed` is asked about: what it matches may be missing.
 ///
-/// Gives nothing where no name was found and all may be missing. Types and devices stay the store's.
+/// Where all may be missing and the file's do not fit, nothing is loaded. Types and devices stay the store's.
 ///
 /// # Errors
 /// Any other name missing, any unexpected beside them, and any wrong shape; a model that the file has several times. Then
@@ -89,15 +104,16 @@ pub fn load(
     file: &[(String, Tensor)],
     others: &OtherNames,
     allowed: &RegexSet,
-) -> Result<Option<Fit>> {
+) -> Result<Found> {
     let own = store.state_dict();
     let may_miss = |name: &str| allowed.is_match(&format!("{part}.{name}"));
     let Some((place, names)) = find(&own, part, file, others)? else {
         if own.iter().all(|(name, _)| may_miss(name)) {
-            return Ok(None);
+            return Ok(Found::Left("the file does not have it".into()));
         }
         let shown = |list: &[(String, Tensor)]| {
-            let names: Vec<String> = list.iter().take(4).map(|(name, t)| format!("{name} {:?}", t.size())).collect();
+            let shown = |(name, t): &(String, Tensor)| format!("{} {:?}", shortened(name), t.size());
+            let names: Vec<String> = list.iter().take(4).map(shown).collect();
             names.join(", ")
         };
         return Err(Error::Input(format!(
@@ -118,8 +134,8 @@ pub fn load(
     }
     let report = store.compare(&given);
     fit.matched = report.matched.len();
-    if fit.matched == 0 && own.iter().all(|(name, _)| may_miss(name)) {
-        return Ok(None);
+    if !report.is_exact() && own.iter().all(|(name, _)| may_miss(name)) {
+        return Ok(Found::Left(format!("that under `{}` does not fit: {report}", fit.place)));
     }
     let kept: HashMap<&str, &Tensor> = own.iter().map(|(name, t)| (name.as_str(), t)).collect();
     for name in &report.missing {
@@ -134,7 +150,7 @@ pub fn load(
         }
     }
     store.load(&given).map_err(|e| Error::Input(format!("the {part}, looked for under `{}`: {e}", fit.place)))?;
-    Ok(Some(fit))
+    Ok(Found::Loaded(fit))
 }
 
 /// Where the file has the model: what stands before its names, and the model's own name of each of the file's.
@@ -156,7 +172,11 @@ fn find(
         let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for (full, tensor) in file.iter().filter(|(name, _)| !name.ends_with(COUNTER)) {
             let begins = std::iter::once(0).chain(full.match_indices('.').map(|(at, _)| at + 1));
-            for (place, name) in begins.map(|at| full.split_at(at)) {
+            for (place, name) in begins.take(MOST_LEVELS).map(|at| full.split_at(at)) {
+                let level = place.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+                if !others.levels.is_empty() && !others.levels.contains(&level) {
+                    continue;
+                }
                 if let Some(own) = names.get(name) {
                     let score = scores.entry(place).or_default();
                     score.0 += usize::from(shapes[own.as_str()] == tensor.size());
@@ -175,7 +195,7 @@ fn find(
             }
         }
     }
-    let known = |place: &str| place.split('.').all(|level| level.is_empty() || KNOWN_LEVELS.contains(&level));
+    let known = |place: &str| place.split('.').all(|level| KNOWN_LEVELS.contains(&level));
     if best_score.0 == 0 {
         // Only names agree, such as `0.weight`; anywhere else than at its usual place that says nothing.
         best.retain(|(place, _)| known(place));

@@ -7,7 +7,7 @@ mod resnet;
 mod store;
 mod torchscript;
 
-pub use fit::{Fit, OtherNames, load};
+pub use fit::{Fit, Found, OtherNames, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
 pub(crate) use store::channels_last;
@@ -126,18 +126,29 @@ impl Model {
         let tensors = checkpoint::tensors(&config.path)?;
         let parts = [
             ("encoder", self.encoder.store(), self.encoder.other_names()),
-            ("projector", self.projector.store(), OtherNames::default()),
+            ("projector", self.projector.store(), self.projector.other_names()),
         ];
         let mut said = Vec::new();
+        // The projector is looked for beside the encoder: under the level that the encoder's place is in.
+        let mut around = String::new();
         for (part, store, others) in &parts {
-            let fit = load(store, part, &tensors, others, &allowed).map_err(|e| {
+            let beside: Vec<(String, Tensor)> = tensors
+                .iter()
+                .filter(|(name, _)| name.starts_with(&around))
+                .map(|(name, t)| (name.clone(), t.shallow_clone()))
+                .collect();
+            let found = load(store, part, &beside, others, &allowed).map_err(|e| {
                 let hint = "what may start random is named by model.weights.allow_missing";
                 Error::data(&config.path, None, format!("{e}; {hint}"))
             })?;
-            said.push(match fit {
-                Some(fit) => format!("{part} from {}: {fit}", config.path.display()),
-                None => format!("{part} starts random: {} does not have it", config.path.display()),
+            said.push(match &found {
+                Found::Loaded(fit) => format!("{part} from {}: {fit}", config.path.display()),
+                Found::Left(reason) => format!("{part} starts random, of {}: {reason}", config.path.display()),
             });
+            if let Found::Loaded(fit) = found {
+                let above = fit.place.trim_end_matches('.').rsplit_once('.');
+                around = above.map_or(String::new(), |(above, _)| format!("{above}."));
+            }
         }
         Ok(said)
     }

@@ -1,5 +1,6 @@
 //! The projector between encoder and loss: two linear layers without bias and a ReLU, as in the authors' SimCLR.
 
+use super::fit::OtherNames;
 use super::layers::Linear;
 use super::store::Store;
 use crate::config::model::ProjectorConfig;
@@ -42,6 +43,12 @@ impl Projector {
             return Err(Error::Input(format!("projector: expected features [B, {}], found {size:?}", self.features)));
         }
         self.second.forward(&self.first.forward(features)?.f_relu_()?)
+    }
+
+    /// Where other projects have a projector: its own names, `0.weight` and `2.weight`, are those of many parts.
+    pub fn other_names(&self) -> OtherNames {
+        let levels = &["projector", "projection_head", "projection", "proj_head", "head", "fc", "layers"];
+        OtherNames { levels, ..OtherNames::default() }
     }
 
     /// The projector's tensors.

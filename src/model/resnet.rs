@@ -183,7 +183,11 @@ impl Encoder for Resnet {
         fn lightly(name: &str) -> String {
             shortcut(&renamed(name, &["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]))
         }
-        OtherNames { spellings: vec![children, shortcut, lightly], classifiers: &["fc.", "linear.", "classifier."] }
+        OtherNames {
+            spellings: vec![children, shortcut, lightly],
+            classifiers: &["fc.", "linear.", "classifier."],
+            levels: &[],
+        }
     }
 }
 

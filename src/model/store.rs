@@ -107,6 +107,15 @@ impl Store {
             )));
         }
         let given: HashMap<&str, &Tensor> = tensors.iter().map(|(name, t)| (name.as_str(), t)).collect();
+        for entry in self.entries.iter().filter(|entry| is_float(entry.tensor.kind())) {
+            if let Some(kind) = given.get(entry.name.as_str()).map(|t| t.kind()).filter(|kind| !is_float(*kind)) {
+                return Err(Error::Input(format!(
+                    "the weights do not fit the model: {} is of type {kind:?}, expected floating-point numbers; quantised \
+                     weights are turned back into floats before they are saved",
+                    entry.name
+                )));
+            }
+        }
         let _guard = tch::no_grad_guard();
         for entry in &self.entries {
             if let Some(source) = given.get(entry.name.as_str()) {
@@ -159,6 +168,13 @@ pub(crate) fn channels_last(t: &Tensor) -> Result<Tensor> {
         4 => Ok(t.f_permute([0, 2, 3, 1])?.f_contiguous()?.f_permute([0, 3, 1, 2])?),
         _ => Ok(t.shallow_clone()),
     }
+}
+
+/// A name as messages show it.
+pub(crate) fn shortened(name: &str) -> String {
+    const MOST: usize = 100;
+    let short: String = name.chars().take(MOST).collect();
+    if short.len() < name.len() { short + "..." } else { short }
 }
 
 /// Whether a type holds real floating-point numbers.
@@ -260,7 +276,7 @@ impl fmt::Display for LoadReport {
                 const SHOWN: usize = 6;
                 let more = names.len().saturating_sub(SHOWN);
                 let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-                let first: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
+                let first: Vec<String> = names.iter().take(SHOWN).map(|name| shortened(name)).collect();
                 write!(f, "; {} {what}: {}{rest}", names.len(), first.join(", "))?;
             }
         }

@@ -18,6 +18,7 @@
 
 use super::vision::{Best, Plan};
 use crate::checkpoint::{Series, Value, torch_file};
+use crate::config::vision::VisionConfig;
 use crate::error::{Error, Result};
 use crate::torch::{generator_state, libtorch_version};
 use std::path::Path;
@@ -94,7 +95,7 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
 /// Puts a state into a freshly built plan; gives the number of updates behind it.
 ///
 /// # Errors
-/// A damaged file, one of another kind or another model, and what the system refuses.
+/// A damaged file, one of another kind, configuration or model, and what the system refuses.
 pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
     let value = torch_file::load(path)?;
     let wrong = |message: String| Error::data(path, None, message);
@@ -106,6 +107,9 @@ pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
             "a checkpoint of format {format:?}, expected {FORMAT}; use the version that wrote it"
         )));
     }
+    let config = serde_json::from_value::<VisionConfig>(need("config")?.to_json());
+    let config = config.map_err(|e| wrong(format!("its `config` cannot be read: {e}")))?;
+    plan.refuse_changes(&config, path)?;
     let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
     let step = number("step")?;
     let tensors = |key: &str| need(key)?.tensors().ok_or_else(|| wrong(format!("`{key}` is no state_dict")));
@@ -141,6 +145,8 @@ pub fn restore_newest(series: &Series, plan: &mut Plan) -> Result<Option<u64>> {
                 }
                 return Ok(Some(step));
             }
+            // The checkpoint is sound, and the run is another one.
+            Err(e @ Error::Config(_)) => return Err(e),
             Err(e) => {
                 eprintln!("note: this checkpoint cannot be used: {e}");
                 first = first.or(Some(e));

@@ -260,14 +260,7 @@ impl Plan {
     fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
         if folder.config().is_file() {
             let before: VisionConfig = crate::config::load(&folder.config(), &[])?;
-            let changes = before.forbidden_changes(&self.config)?;
-            if !changes.is_empty() {
-                return Err(Error::Config(format!(
-                    "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
-                    folder.root().display(),
-                    changes.join("; ")
-                )));
-            }
+            self.refuse_changes(&before, folder.root())?;
         }
         let Some(step) = state::restore_newest(&folder.series(), self)? else {
             if folder.metrics().exists() {
@@ -291,7 +284,23 @@ impl Plan {
         }
         folder.write_environment(self.device)?;
         self.write_config(folder)?;
+        if step < self.total_steps() {
+            folder.remove_final_weights()?;
+        }
         Ok(step)
+    }
+
+    /// Refuses what a run that began with `before` may not change; `origin` is where that is from.
+    pub(super) fn refuse_changes(&self, before: &VisionConfig, origin: &Path) -> Result<()> {
+        let changes = before.forbidden_changes(&self.config)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
+            origin.display(),
+            changes.join("; ")
+        )))
     }
 
     fn write_config(&self, folder: &RunFolder) -> Result<()> {
