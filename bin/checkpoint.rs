@@ -128,7 +128,8 @@ fn verify(files: &[PathBuf]) -> Result<bool> {
                 println!("ok       {}: {} tensors{checked}{}", path.display(), infos.len(), printable(&note));
             }
             Err(e) => {
-                println!("damaged  {}", printable(&e.to_string()));
+                let what = if matches!(e, Error::Io { .. }) { "failed " } else { "damaged" };
+                println!("{what}  {}", printable(&e.to_string()));
                 fine = false;
             }
         }

@@ -436,7 +436,8 @@ impl Machine<'_> {
         let Some(global) = Global::named(module, name) else {
             return Err(self.wrong(format_args!(
                 "it names {module}.{name}, and only what rebuilds tensors and containers is understood (nothing is ever \
-                 run); save the tensors alone in Python: torch.save(model.state_dict(), \"weights.pt\")"
+                 run); if you trust the file, save its tensors alone in Python, such as: torch.save(torch.load(FILE, \
+                 weights_only=False)[\"state_dict\"], NEW)"
             )));
         };
         self.push(match global {
