@@ -24,6 +24,12 @@ fn weights(stepper: &Stepper) -> Tensor {
     Tensor::cat(&flat, 0)
 }
 
+/// Their gradients, as the optimizer got them.
+fn gradients(stepper: &Stepper) -> Tensor {
+    let flat: Vec<Tensor> = stepper.model.parameters().iter().map(|(_, p)| p.grad().flatten(0, -1)).collect();
+    Tensor::cat(&flat, 0)
+}
+
 /// LibTorch's CPU computes in float16 too, slowly, so that the path of a step can be tested without CUDA.
 #[test]
 fn a_step_whose_gradients_overflow_float16_is_skipped_and_the_next_is_taken() {
@@ -56,11 +62,14 @@ fn a_step_whose_gradients_overflow_float16_is_skipped_and_the_next_is_taken() {
     assert_eq!((second.0, second.1, second.2), (false, Some(1024.0), Some(1.0)));
     let expected = told(&full.step(&views[0], &views[1], 1e-3).unwrap());
     assert_eq!((expected.1, expected.2), (None, None));
-    // float16 has 11 bits: loss and update are those of float32 to about a part in a thousand.
+    // float16 has 11 bits: the loss is that of float32 to about a part in a thousand.
     assert!((second.3 / expected.3 - 1.0).abs() < 5e-3, "{} {}", second.3, expected.3);
-    let (moved, wanted) = (weights(&half) - &start, weights(&full) - &start);
-    let cosine = (&moved * &wanted).sum(Kind::Double) / (moved.norm() * wanted.norm());
-    assert!(cosine.double_value(&[]) > 0.9, "{cosine:?}");
+    // Adam's first step is the gradient's sign, so that the gradients themselves are compared. Batch statistics of 12 views
+    // amplify float16's rounding; gradients that have nothing to do with one another have a cosine of 0.00 in so many dimensions.
+    let cosine =
+        (&gradients(&half) * &gradients(&full)).sum(Kind::Double) / (gradients(&half).norm() * gradients(&full).norm());
+    assert!(cosine.double_value(&[]) > 0.5, "{cosine:?}");
+    assert!(!weights(&half).equal(&start));
     // What is not finite before the gradient stops the run, as in every precision.
     let broken = half.step(&(&views[0] * f64::NAN), &views[1], 1e-3).unwrap();
     assert!(Stepper::read(&broken).unwrap().halted);
