@@ -1,7 +1,6 @@
 """scripts/export_backbone.py: what it writes is the model of its library, trains as it does, and what would not is refused."""
 
 import hashlib
-import importlib.util
 import json
 import pathlib
 import subprocess
@@ -15,6 +14,8 @@ import torchvision
 import transformers
 from safetensors.torch import save_file
 from torch import nn
+
+import script_module
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "export_backbone.py"
 BERT = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -124,11 +125,7 @@ OWN = """
 
 @pytest.fixture(scope="session")
 def script():
-    spec = importlib.util.spec_from_file_location("export_backbone", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["export_backbone"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script_module.load("export_backbone")
 
 
 @pytest.fixture

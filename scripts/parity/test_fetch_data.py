@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import http.server
-import importlib.util
 import io
 import os
 import pathlib
@@ -14,16 +13,14 @@ import threading
 
 import pytest
 
+import script_module
+
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "fetch_data.py"
 
 
 @pytest.fixture
 def fetch():
-    spec = importlib.util.spec_from_file_location("fetch_data", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fetch_data"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script_module.load("fetch_data")
 
 
 @pytest.fixture

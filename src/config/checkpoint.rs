@@ -1,5 +1,6 @@
 //! The `checkpoint` section: when the state of a run is saved, and which states are kept.
 
+use super::at_least_one;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -39,14 +40,9 @@ impl CheckpointConfig {
     /// # Errors
     /// A value out of its range, with its key.
     pub fn validate(&self, knn_every: u64) -> Result<()> {
-        let positive = [
-            ("checkpoint.every_epochs", Some(self.every_epochs)),
-            ("checkpoint.every_steps", self.every_steps),
-            ("checkpoint.keep", Some(self.keep)),
-        ];
-        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == Some(0)) {
-            return Err(Error::Config(format!("{key}: expected a whole number of at least 1, found 0")));
-        }
+        at_least_one("checkpoint.every_epochs", self.every_epochs)?;
+        self.every_steps.map_or(Ok(()), |steps| at_least_one("checkpoint.every_steps", steps))?;
+        at_least_one("checkpoint.keep", self.keep)?;
         if self.best_by == Some(BestBy::KnnAccuracy) && knn_every == 0 {
             return Err(Error::Config(
                 "checkpoint.best_by: knn_accuracy is not measured in this run; set eval.knn_every, such as 1".into(),

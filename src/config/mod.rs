@@ -14,6 +14,7 @@ pub mod precision;
 pub mod vision;
 
 use crate::error::{Error, Result};
+use regex::RegexSet;
 use serde::de::DeserializeOwned;
 use serde_yaml::{Mapping, Value};
 use std::path::Path;
@@ -51,6 +52,20 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> 
         let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
         Error::Config(format!("{origin}: {message}{hint}"))
     })
+}
+
+/// Regular expressions that match whole names; the error is the reason alone.
+pub(crate) fn whole_names(patterns: &[String]) -> std::result::Result<RegexSet, String> {
+    RegexSet::new(patterns.iter().map(|pattern| format!("^(?:{pattern})$")))
+        .map_err(|e| e.to_string().lines().last().unwrap_or_default().trim().to_string())
+}
+
+/// Refuses a count of 0.
+fn at_least_one(key: &str, value: u64) -> Result<()> {
+    if value > 0 {
+        return Ok(());
+    }
+    Err(Error::Config(format!("{key}: expected a whole number of at least 1, found 0")))
 }
 
 /// A tag such as `!weince`, which serde would drop.

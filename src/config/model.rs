@@ -1,6 +1,7 @@
 //! The `model` section: encoder and projector.
 
 use super::kind::by_kind;
+use super::whole_names;
 use crate::error::{Error, Result};
 use regex::RegexSet;
 use serde::{Deserialize, Serialize};
@@ -38,9 +39,7 @@ impl WeightsConfig {
     /// # Errors
     /// One that is no regular expression.
     pub fn allowed(&self) -> Result<RegexSet> {
-        let whole = self.allow_missing.iter().map(|pattern| format!("^(?:{pattern})$"));
-        RegexSet::new(whole).map_err(|e| {
-            let reason = e.to_string().lines().last().unwrap_or_default().trim().to_string();
+        whole_names(&self.allow_missing).map_err(|reason| {
             Error::Config(format!(
                 "model.weights.allow_missing: {:?} is no regular expression: {reason}",
                 self.allow_missing

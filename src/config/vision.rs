@@ -1,5 +1,6 @@
 //! The configuration of a vision pretraining run: one file, one experiment.
 
+use super::at_least_one;
 use super::augment::AugmentConfig;
 use super::checkpoint::CheckpointConfig;
 use super::data::DataConfig;
@@ -105,10 +106,8 @@ impl VisionConfig {
         self.optim.validate()?;
         self.schedule.validate()?;
         self.checkpoint.validate(self.eval.knn_every)?;
-        let positive = [("train.epochs", self.train.epochs), ("train.log_every", self.train.log_every)];
-        if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(Error::Config(format!("{key}: expected a whole number of at least 1, found 0")));
-        }
+        at_least_one("train.epochs", self.train.epochs)?;
+        at_least_one("train.log_every", self.train.log_every)?;
         if self.train.batch_size < 2 {
             return Err(Error::Config(format!(
                 "train.batch_size: a contrastive batch needs at least 2 images, found {}: with one there are no negatives",

@@ -2,6 +2,7 @@
 
 use super::inspect::inspect;
 use crate::checkpoint::{Value, refuse_same_file, safetensors, torch_file, write_beside_and_rename};
+use crate::config::whole_names;
 use crate::error::{Error, Result};
 use crate::model::{Found, OtherNames, Store, load};
 use crate::torch::Script;
@@ -34,8 +35,7 @@ impl Rules {
             let reason = e.to_string().lines().last().unwrap_or_default().trim().to_string();
             Error::Config(format!("{option} `{rule}`: {reason}"))
         };
-        let only = RegexSet::new(self.only.iter().map(|pattern| format!("^(?:{pattern})$")))
-            .map_err(|e| bad("--only", &self.only.join("`, `"), &e))?;
+        let only = whole_names(&self.only).map_err(|reason| bad("--only", &self.only.join("`, `"), &reason))?;
         let mut renames = Vec::new();
         for rule in &self.rename {
             let (pattern, replacement) =

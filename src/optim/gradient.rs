@@ -4,6 +4,11 @@ use crate::error::Result;
 use crate::torch::total_norm;
 use tch::{Device, Kind, Tensor};
 
+/// The gradients themselves, of the parameters that have one.
+pub fn gradients(parameters: &[(String, Tensor)]) -> Vec<Tensor> {
+    parameters.iter().map(|(_, t)| t.grad()).filter(Tensor::defined).collect()
+}
+
 /// The 2-norm of all gradients together, 0-dim, on their device; nothing waits for the device. 0 without any gradient.
 ///
 /// # Numerics
@@ -13,7 +18,7 @@ use tch::{Device, Kind, Tensor};
 /// # Errors
 /// Whatever LibTorch reports.
 pub fn gradient_norm(parameters: &[(String, Tensor)]) -> Result<Tensor> {
-    let grads: Vec<Tensor> = parameters.iter().map(|(_, t)| t.grad()).filter(Tensor::defined).collect();
+    let grads = gradients(parameters);
     if grads.is_empty() {
         let device = parameters.first().map_or(Device::Cpu, |(_, t)| t.device());
         return Ok(Tensor::f_zeros([0i64; 0], (Kind::Float, device))?);

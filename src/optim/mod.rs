@@ -8,7 +8,7 @@ mod schedule;
 mod sgd;
 mod state_dict;
 
-pub use gradient::{gradient_norm, non_finite_gradients};
+pub use gradient::{gradient_norm, gradients, non_finite_gradients};
 pub use scaler::GradScaler;
 pub use schedule::Schedule;
 

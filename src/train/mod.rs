@@ -31,8 +31,9 @@ fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, re
 
         let epoch_ends = step.is_multiple_of(plan.steps_per_epoch);
         let stopping = stop.load(Ordering::Relaxed);
+        let saves = stopping || plan.checkpoint_due(step);
         let mut broken = recorder.push(step, epoch, lr, packed, batch.indices, loader.waited())?;
-        if broken.is_none() && (epoch_ends || stopping || plan.checkpoint_due(step)) {
+        if broken.is_none() && (epoch_ends || saves) {
             broken = recorder.flush(loader.waited())?;
         }
         if let Some(broken) = broken {
@@ -41,7 +42,7 @@ fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, re
         if epoch_ends && plan.end_of_epoch(epoch + 1, step, recorder)? {
             plan.save_best(folder, step)?;
         }
-        if plan.checkpoint_due(step) || stopping {
+        if saves {
             plan.save(folder, step)?;
         }
         if stopping && step < plan.total_steps() {

@@ -40,15 +40,15 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
     }
     let optimizer = stepper.optimizer.state_dict(lr);
     let groups = optimizer.get("param_groups").and_then(Value::elements).map_or(0, <[Value]>::len);
-    let each = |value: fn(&Plan, f64) -> Value| Value::List((0..groups).map(|_| value(plan, lr)).collect());
+    let each = |rate: Option<f64>| Value::List((0..groups).map(|_| rate.map_or(Value::None, Value::from)).collect());
     let scheduler = Value::dict([
-        ("base_lrs", each(|plan, _| plan.config.optim.lr().into())),
+        ("base_lrs", each(Some(plan.config.optim.lr()))),
         ("last_epoch", step.into()),
         ("_step_count", (step + 1).into()),
         ("_is_initial", false.into()),
         ("_get_lr_called_within_step", false.into()),
-        ("_last_lr", each(|_, lr| lr.into())),
-        ("lr_lambdas", each(|_, _| Value::None)),
+        ("_last_lr", each(Some(lr))),
+        ("lr_lambdas", each(None)),
     ]);
     let mut config = serde_json::to_value(&plan.config).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
     // The number of loader threads belongs to the machine, and changes no byte of the run.

@@ -5,7 +5,7 @@ use crate::config::vision::Views;
 use crate::error::{Error, Result};
 use crate::loss::{Diagnostics, Loss, LossOutput};
 use crate::model::{Model, channels_last};
-use crate::optim::{GradScaler, Optimizer, gradient_norm, non_finite_gradients};
+use crate::optim::{GradScaler, Optimizer, gradient_norm, gradients, non_finite_gradients};
 use crate::torch::{allow_tf32, autocast};
 use tch::{Device, Kind, Tensor};
 
@@ -118,10 +118,6 @@ impl Stepper {
         Ok((z_1, z_2, output))
     }
 
-    fn gradients(&self) -> Vec<Tensor> {
-        self.parameters.iter().map(|(_, p)| p.grad()).filter(Tensor::defined).collect()
-    }
-
     /// One update with learning rate `lr`. Nothing is read from the device: what was measured is returned packed, for
     /// [`Stepper::read`]. A step whose loss or gradient is not finite changes no weight.
     ///
@@ -137,7 +133,7 @@ impl Stepper {
         let overflow = match &self.scaler {
             Some(scaler) => {
                 scaler.scale(&output.loss)?.f_backward()?;
-                Some(scaler.unscale(&self.gradients())?)
+                Some(scaler.unscale(&gradients(&self.parameters))?)
             }
             None => {
                 output.loss.f_backward()?;
