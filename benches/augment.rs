@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 use weince::augment::random::{Keyed, Purpose};
-use weince::augment::{Canvas, Views};
+use weince::augment::{Canvas, PlanesRef, Views};
 use weince::config::augment::AugmentConfig;
 
 fn main() {
@@ -20,7 +20,7 @@ fn main() {
 }
 
 fn views_per_second(size: usize, count: usize) -> f64 {
-    let views = Views::new(&AugmentConfig::default(), 3, size, size).expect("default settings suit any square image");
+    let views = Views::new(&AugmentConfig::default(), size).expect("default settings suit any square image");
     // The same image as the peer's.
     let image: Vec<u8> = (0..3 * size * size)
         .map(|i| {
@@ -28,11 +28,12 @@ fn views_per_second(size: usize, count: usize) -> f64 {
             ((x * 7 + y * 3 + channel * 50) % 256) as u8
         })
         .collect();
+    let source = PlanesRef { channels: 3, height: size, width: size, bytes: &image };
     let (mut canvas, mut out) = (Canvas::default(), vec![0.0; 3 * size * size]);
     let mut make = |sample: usize| {
         let purpose = Purpose::View { sample: sample as u64, view: 0 };
-        let choices = views.draw(&mut Keyed::new(0, 0, purpose));
-        views.render(std::hint::black_box(&image), &choices, &mut canvas, &mut out);
+        let choices = views.draw([size, size], &mut Keyed::new(0, 0, purpose));
+        views.render(std::hint::black_box(source), &choices, &mut canvas, &mut out);
         std::hint::black_box(&out);
     };
     (0..count / 10).for_each(&mut make);

@@ -1,15 +1,45 @@
-//! `doctor`: says what this machine and this build are, and whether a training step can run.
+//! `doctor`: says what this machine and this build are, whether a training step can run, and what a run's images are.
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use weince::doctor::examine;
+use weince::checkpoint::write_bytes;
+use weince::config;
+use weince::config::vision::VisionConfig;
+use weince::doctor::{examine, examine_data, preview};
 
 /// Prints versions, processor, memory and CUDA devices (or why there are none), and runs one tiny training step.
 ///
 /// Exits with 0 if the step runs on the CPU, and on the first CUDA device if there is one; otherwise with 1 and the reason.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    about: Option<About>,
+}
+
+#[derive(Subcommand)]
+enum About {
+    /// Reads every image of a run: classes, sizes, mean and deviation, damaged files
+    ///
+    /// Exits with 0 if all files are whole images, otherwise with 1.
+    Data(DataArguments),
+}
+
+#[derive(Parser)]
+struct DataArguments {
+    /// The run's configuration (YAML)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Change a key of the configuration; may be given several times
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    set: Vec<String>,
+    /// Where to write a sheet of augmented views, such as views.png
+    #[arg(long, value_name = "FILE")]
+    preview: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -17,19 +47,44 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    weince::cli::run(|| {
-        let findings = examine()?;
-        if arguments.json {
-            println!("{}", serde_json::to_string(&findings)?);
-        } else {
-            print!("{}", findings.to_text());
-        }
-        for warning in findings.warnings() {
-            eprintln!("warning: {warning}");
-        }
-        match findings.failure() {
-            Some(reason) => anyhow::bail!(reason),
-            None => Ok(()),
-        }
+    weince::cli::run(|| match &arguments.about {
+        None => machine(arguments.json),
+        Some(About::Data(arguments)) => data(arguments),
     })
+}
+
+fn machine(json: bool) -> anyhow::Result<()> {
+    let findings = examine()?;
+    if json {
+        println!("{}", serde_json::to_string(&findings)?);
+    } else {
+        print!("{}", findings.to_text());
+    }
+    for warning in findings.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    match findings.failure() {
+        Some(reason) => anyhow::bail!(reason),
+        None => Ok(()),
+    }
+}
+
+fn data(arguments: &DataArguments) -> anyhow::Result<()> {
+    let config: VisionConfig = config::load(&arguments.config, &arguments.set)?;
+    if let Some(path) = &arguments.preview {
+        write_bytes(path, preview(&config)?)?;
+        eprintln!("views: {}", path.display());
+    }
+    let findings = examine_data(&config)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&findings)?);
+    } else {
+        print!("{}", findings.to_text());
+    }
+    match findings.damaged() {
+        0 => Ok(()),
+        n => {
+            anyhow::bail!("{n} files are no whole images; mend or remove them, or leave them out: data.bad_files: skip")
+        }
+    }
 }

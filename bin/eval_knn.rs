@@ -4,9 +4,10 @@ use clap::Parser;
 use serde_json::json;
 use std::process::ExitCode;
 use weince::config::eval::KnnConfig;
-use weince::eval::command::{CommonArgs, progress_bar};
+use weince::eval::command::CommonArgs;
 use weince::eval::knn;
 use weince::eval::record::record;
+use weince::progress::progress_bar;
 
 /// Classifies test features by a weighted vote of their nearest training features (cosine similarity).
 ///

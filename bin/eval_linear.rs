@@ -4,9 +4,10 @@ use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use weince::config::eval::{AdamConfig, LbfgsConfig, LinearConfig};
-use weince::eval::command::{CommonArgs, progress_bar, with_spread};
+use weince::eval::command::{CommonArgs, with_spread};
 use weince::eval::linear::{self, Fit, LinearResult};
 use weince::eval::record::record;
+use weince::progress::progress_bar;
 
 /// Fits a linear classifier to frozen features and reports its accuracy on the test features.
 ///

@@ -2,6 +2,7 @@
 //!
 //! parity_model encode ENCODER_YAML WEIGHTS IMAGES FOLDER   (WEIGHTS of any kind; IMAGES safetensors with `images`)
 //! parity_model batch CONFIG STEP FILE                      (the two views of a step as safetensors)
+//! parity_model images CONFIG PART FILE                     (what evaluation sees of `pretrain`, `train` or `test`)
 //! parity_model initial MODEL_YAML SEED FOLDER
 //! parity_model values FOLDER
 
@@ -11,6 +12,7 @@ use tch::{Device, Kind, Tensor};
 use weince::checkpoint::{Value, safetensors, torch_file};
 use weince::config::model::{EncoderConfig, ModelConfig};
 use weince::config::vision::VisionConfig;
+use weince::data::{self, Split};
 use weince::model::Model;
 use weince::train::Plan;
 
@@ -23,7 +25,10 @@ fn main() -> anyhow::Result<()> {
         ["initial", config, seed, folder] => initial(config, seed.parse()?, Path::new(folder)),
         ["values", folder] => values(Path::new(folder)),
         ["batch", config, step, file] => batch(Path::new(config), step.parse()?, Path::new(file)),
-        _ => anyhow::bail!("expected `encode`, `initial`, `values` or `batch` with their arguments, found {args:?}"),
+        ["images", config, part, file] => images(Path::new(config), part, Path::new(file)),
+        _ => anyhow::bail!(
+            "expected `encode`, `initial`, `values`, `batch` or `images` with their arguments, found {args:?}"
+        ),
     }
 }
 
@@ -57,6 +62,25 @@ fn batch(config: &Path, step: u64, file: &Path) -> anyhow::Result<()> {
     let batch = Plan::new(&config, Device::Cpu)?.batch(step)?;
     let views = [("view_1".to_string(), batch.view_1), ("view_2".to_string(), batch.view_2)];
     safetensors::save(file, &views, &BTreeMap::new())?;
+    Ok(())
+}
+
+/// All images of a part of a run's data set, with their labels.
+fn images(config: &Path, part: &str, file: &Path) -> anyhow::Result<()> {
+    let config: VisionConfig = weince::config::load(config, &[])?;
+    let split = match part {
+        "pretrain" => Split::Pretrain,
+        "train" => Split::Train,
+        _ => Split::Test,
+    };
+    let set = data::load(&config.data, split)?;
+    let size = config.augment.view_size(set.shape())?;
+    let batches = data::eval_batches(&set, size, None, 256)?.collect::<weince::Result<Vec<_>>>()?;
+    let images: Vec<&Tensor> = batches.iter().map(|b| &b.images).collect();
+    let labels: Vec<&Tensor> = batches.iter().map(|b| &b.labels).collect();
+    let tensors = [("images".to_string(), Tensor::cat(&images, 0)), ("labels".to_string(), Tensor::cat(&labels, 0))];
+    let names = BTreeMap::from([("class_names".to_string(), set.class_names.join("\n"))]);
+    safetensors::save(file, &tensors, &names)?;
     Ok(())
 }
 

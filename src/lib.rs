@@ -18,6 +18,7 @@ pub mod loss;
 pub mod machine;
 pub mod model;
 pub mod optim;
+pub mod progress;
 pub mod report;
 pub mod run;
 pub mod stats;

@@ -102,6 +102,10 @@ impl RunFolder {
     pub fn environment(&self) -> PathBuf {
         self.root.join("environment.json")
     }
+    /// Image files that are no images and were left out, a line for each, where there are some.
+    pub fn bad_files(&self) -> PathBuf {
+        self.root.join("bad_files.txt")
+    }
     /// Measurements, one JSON object a line.
     pub fn metrics(&self) -> PathBuf {
         self.root.join("metrics.jsonl")

@@ -126,8 +126,9 @@ fn parameters_have_torchvisions_distributions() {
     let theirs = &index["distributions"];
     let config = AugmentConfig { blur: Some(BlurConfig::default()), ..AugmentConfig::default() };
     let draws = |height, width| {
-        let views = Views::new(&config, 3, height, width).unwrap();
-        (0..samples).map(move |sample| views.draw(&mut Keyed::new(11, 0, Purpose::View { sample, view: 0 })))
+        let views = Views::new(&config, 32).unwrap();
+        let shape = [height, width];
+        (0..samples).map(move |sample| views.draw(shape, &mut Keyed::new(11, 0, Purpose::View { sample, view: 0 })))
     };
     for (height, width) in [(32, 32), (96, 64), (20, 90)] {
         let crops: Vec<Crop> = draws(height, width).map(|d| d.crop).collect();
@@ -188,13 +189,13 @@ fn a_view_is_its_operations_one_after_another() {
         size: Some(24),
         ..AugmentConfig::default()
     };
-    let views = Views::new(&config, 3, 32, 40).unwrap();
+    let views = Views::new(&config, 24).unwrap();
     let image: Vec<u8> = (0..3 * 32 * 40_u32).map(|i| (i * i / 7) as u8).collect();
     let source = PlanesRef { channels: 3, height: 32, width: 40, bytes: &image };
     let (mut canvas, mut out) = (Canvas::default(), vec![0.0; 3 * 24 * 24]);
     for sample in 0..20 {
-        let choices = views.draw(&mut Keyed::new(5, 1, Purpose::View { sample, view: 1 }));
-        views.render(&image, &choices, &mut canvas, &mut out);
+        let choices = views.draw([32, 40], &mut Keyed::new(5, 1, Purpose::View { sample, view: 1 }));
+        views.render(source, &choices, &mut canvas, &mut out);
         let mut planes = Planes::default();
         resize::resized_crop(source, choices.crop, [24, 24], &mut resize::Scratch::default(), &mut planes);
         if choices.flip {
@@ -233,8 +234,8 @@ fn impossible_settings_are_refused_with_key_value_and_range() {
             ["augment.normalize.std", "0", "above 0"],
         ),
     ] {
-        let e = Views::new(&config, 3, 32, 32).unwrap_err();
+        let e = Views::new(&config, config.size.unwrap_or(32)).unwrap_err();
         assert!(e.exit_code() == 2 && parts.iter().all(|part| e.to_string().contains(part)), "{e}");
     }
-    assert!(Views::new(&base(), 4, 32, 32).is_err());
+    assert!(Views::new(&base(), 0).is_err() && Views::new(&base(), 4097).is_err());
 }

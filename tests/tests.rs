@@ -3,8 +3,10 @@
 mod augment;
 mod checkpoint;
 mod data;
+mod datasets;
 mod eval;
 mod formula;
+mod images;
 mod loss;
 mod model;
 mod optim;

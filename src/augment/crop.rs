@@ -1,6 +1,7 @@
 //! The part of an image that a view shows: random area, aspect ratio and place.
 
 use super::random::Keyed;
+use super::{Planes, PlanesRef};
 
 /// A rectangle inside an image.
 ///
@@ -22,6 +23,20 @@ impl Crop {
     /// The whole image.
     pub fn whole(height: usize, width: usize) -> Self {
         Crop { top: 0, left: 0, height, width }
+    }
+
+    /// Copies the part of an image as it is.
+    ///
+    /// # Panics
+    /// If the rectangle sticks out of the image.
+    pub fn copy(self, image: PlanesRef<'_>, out: &mut Planes) {
+        out.reshape(image.channels, self.height, self.width);
+        for (channel, plane) in out.bytes.chunks_exact_mut(self.height * self.width).enumerate() {
+            for (y, row) in plane.chunks_exact_mut(self.width).enumerate() {
+                let from = (channel * image.height + self.top + y) * image.width + self.left;
+                row.copy_from_slice(&image.bytes[from..from + self.width]);
+            }
+        }
     }
 
     /// A rectangle whose share of the area is uniform in `scale` and whose width over height is log-uniform in `ratio`. Of ten

@@ -15,5 +15,5 @@ pub mod random;
 pub mod resize;
 mod simd;
 
-pub use pipeline::{Canvas, ViewChoices, Views};
+pub use pipeline::{Canvas, Fit, ViewChoices, Views};
 pub use planes::{Planes, PlanesRef};

@@ -8,14 +8,33 @@ use super::{Planes, PlanesRef, blur, flip, resize};
 use crate::config::augment::{AugmentConfig, MAX_EDGE, NormalizeConfig};
 use crate::error::{Error, Result};
 
-/// Makes views of the images of one set: all images have one shape, all views another.
+/// Makes views of images: of one shape, whatever that of the images is.
 #[derive(Clone, Debug)]
 pub struct Views {
     config: AugmentConfig,
-    channels: usize,
-    height: usize,
-    width: usize,
     size: usize,
+}
+
+/// How evaluation brings an image to the size of the views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The whole image, resized: for sets whose images have one shape.
+    Whole,
+    /// The shorter edge to [`Fit::shorter_edge`], then the central part: for images of all shapes.
+    Central,
+}
+
+impl Fit {
+    /// The length that the shorter edge gets: 256 for views of 224, and in that ratio.
+    ///
+    /// # Units
+    /// Pixels.
+    ///
+    /// # Source
+    /// torchvision's reference for evaluation on ImageNet: `Resize(256)`, `CenterCrop(224)`.
+    pub fn shorter_edge(size: usize) -> usize {
+        (size * 256 + 112) / 224
+    }
 }
 
 /// Every random choice of a view.
@@ -37,31 +56,31 @@ pub struct ViewChoices {
 #[derive(Clone, Debug, Default)]
 pub struct Canvas {
     planes: Planes,
+    /// An image before its central part is taken.
+    larger: Planes,
     resize: resize::Scratch,
     blur: blur::Scratch,
 }
 
 impl Views {
-    /// Views for images of `channels` (1 or 3) planes of `height` x `width` bytes.
+    /// Views of `size` x `size` pixels.
     ///
     /// # Errors
-    /// Values out of range, a view too small for its blur, images of another number of channels or beyond 4096 pixels.
-    pub fn new(config: &AugmentConfig, channels: usize, height: usize, width: usize) -> Result<Self> {
+    /// Values out of range, a view too small for its blur.
+    pub fn new(config: &AugmentConfig, size: usize) -> Result<Self> {
         config.validate()?;
-        let edges = 1..=MAX_EDGE;
-        if !matches!(channels, 1 | 3) || !edges.contains(&height) || !edges.contains(&width) {
-            return Err(Error::Input(format!(
-                "views need images of 1 or 3 channels and edges from 1 to {MAX_EDGE} pixels; these are {channels} x {height} x {width}"
+        if !(1..=MAX_EDGE).contains(&size) {
+            return Err(Error::Config(format!(
+                "augment.size: views of {size} pixels; expected 1 to {MAX_EDGE} (the images' own size where it is left out)"
             )));
         }
-        let size = config.view_size(height, width);
         if config.blur.is_some() && blur::kernel_size(size) / 2 >= size {
             return Err(Error::Config(format!(
                 "augment.blur: views of {size} pixels are too small for a kernel of {}; remove the blur or raise augment.size",
                 blur::kernel_size(size)
             )));
         }
-        Ok(Views { config: config.clone(), channels, height, width, size })
+        Ok(Views { config: config.clone(), size })
     }
 
     /// Edge of the square views.
@@ -72,15 +91,15 @@ impl Views {
         self.size
     }
 
-    /// Draws the choices for a view.
+    /// Draws the choices for a view of an image of `height` x `width` pixels.
     ///
     /// # Source
     /// SimCLR, appendix A, in the order that its PyTorch versions share: crop, flip, jitter, grey, blur.
-    pub fn draw(&self, rng: &mut Keyed) -> ViewChoices {
+    pub fn draw(&self, [height, width]: [usize; 2], rng: &mut Keyed) -> ViewChoices {
         let AugmentConfig { crop, flip, jitter, grayscale, blur, .. } = &self.config;
         let strengths = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue];
         ViewChoices {
-            crop: Crop::random(self.height, self.width, crop.scale, crop.ratio, rng),
+            crop: Crop::random(height, width, crop.scale, crop.ratio, rng),
             flip: rng.chance(*flip),
             jitter: if rng.chance(jitter.p) { color::jitter(strengths, rng) } else { [None; 4] },
             grey: rng.chance(*grayscale),
@@ -91,13 +110,13 @@ impl Views {
     /// Makes the view that the choices describe.
     ///
     /// # Shapes
-    /// `image`: `channels * height * width` bytes, planes one after another. `out`: `3 * size * size` numbers, likewise.
+    /// `out`: `3 * size * size` numbers, planes one after another.
     ///
     /// # Units
     /// From 0 to 1, or normalised where the configuration says so.
-    pub fn render(&self, image: &[u8], choices: &ViewChoices, canvas: &mut Canvas, out: &mut [f32]) {
-        let Canvas { planes, resize: scratch, blur: blur_scratch } = canvas;
-        resize::resized_crop(self.image(image), choices.crop, [self.size; 2], scratch, planes);
+    pub fn render(&self, image: PlanesRef<'_>, choices: &ViewChoices, canvas: &mut Canvas, out: &mut [f32]) {
+        let Canvas { planes, resize: scratch, blur: blur_scratch, .. } = canvas;
+        resize::resized_crop(image, choices.crop, [self.size; 2], scratch, planes);
         if choices.flip {
             flip::horizontal(planes);
         }
@@ -111,19 +130,32 @@ impl Views {
         write(planes, self.config.normalize.as_ref(), out);
     }
 
-    /// Writes an image as evaluation sees it: whole, resized where its shape is another, with no random change.
+    /// Writes an image as evaluation sees it, with no random change.
     ///
     /// # Shapes
     /// As [`Views::render`].
-    pub fn plain(&self, image: &[u8], canvas: &mut Canvas, out: &mut [f32]) {
-        let whole = Crop::whole(self.height, self.width);
-        resize::resized_crop(self.image(image), whole, [self.size; 2], &mut canvas.resize, &mut canvas.planes);
-        write(&canvas.planes, self.config.normalize.as_ref(), out);
-    }
-
-    /// An image of the set.
-    fn image<'a>(&self, bytes: &'a [u8]) -> PlanesRef<'a> {
-        PlanesRef { channels: self.channels, height: self.height, width: self.width, bytes }
+    ///
+    /// # Source
+    /// Pillow's bilinear `resize`, and torchvision's `Resize` and `CenterCrop` on such images.
+    pub fn plain(&self, image: PlanesRef<'_>, fit: Fit, canvas: &mut Canvas, out: &mut [f32]) {
+        let Canvas { planes, resize: scratch, larger, .. } = canvas;
+        let (height, width, size) = (image.height, image.width, self.size);
+        let whole = Crop::whole(height, width);
+        match fit {
+            Fit::Whole => resize::resized_crop(image, whole, [size; 2], scratch, planes),
+            Fit::Central => {
+                let (short, long) = (height.min(width), height.max(width));
+                let shorter = Fit::shorter_edge(size);
+                // The longer edge is cut to an integer, the margin rounded half to even, as in torchvision.
+                let longer = (shorter as u64 * long as u64 / short as u64) as usize;
+                let resized = if height <= width { [shorter, longer] } else { [longer, shorter] };
+                resize::resized_crop(image, whole, resized, scratch, larger);
+                let margin = |edge: usize| ((edge - size) as f64 / 2.0).round_ties_even() as usize;
+                let crop = Crop { top: margin(resized[0]), left: margin(resized[1]), height: size, width: size };
+                crop.copy(larger.borrowed(), planes);
+            }
+        }
+        write(planes, self.config.normalize.as_ref(), out);
     }
 }
 

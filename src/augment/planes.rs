@@ -38,13 +38,13 @@ impl Planes {
     }
 
     /// Gives the image a shape; the content is undefined afterwards. Memory is kept.
-    pub(super) fn reshape(&mut self, channels: usize, height: usize, width: usize) {
+    pub(crate) fn reshape(&mut self, channels: usize, height: usize, width: usize) {
         (self.channels, self.height, self.width) = (channels, height, width);
         self.bytes.resize(channels * height * width, 0);
     }
 
     /// The three planes of an RGB image; `None` for a grey one.
-    pub(super) fn rgb_mut(&mut self) -> Option<[&mut [u8]; 3]> {
+    pub(crate) fn rgb_mut(&mut self) -> Option<[&mut [u8]; 3]> {
         if self.channels != 3 {
             return None;
         }

@@ -3,6 +3,7 @@
 //! Whatever is written appears under its name only when it is complete and on the disk.
 
 mod atomic;
+mod numpy;
 mod opcode;
 mod pickle;
 pub mod safetensors;
@@ -14,6 +15,7 @@ mod value;
 mod zip;
 
 pub use atomic::{refuse_same_file, write_atomically, write_beside_and_rename, write_bytes};
+pub use numpy::{load_npz, load_pickle};
 pub use series::Series;
 pub use value::Value;
 

@@ -1,13 +1,16 @@
-//! Reads Python's pickle format as far as `torch.save` files need it: plain data, containers and tensors.
+//! Reads Python's pickle format as far as `torch.save` files and data sets need it: plain data, containers, tensors and numpy arrays.
 //!
 //! A pickle is a program, and a stranger may have written it. Here nothing runs: of the objects that a pickle can name, the
 //! few that rebuild tensors and containers are understood, and any other is refused by its name. Memory grows with the
 //! length of the stream and not with what it says.
 
+use super::numpy;
 use super::opcode::*;
 use super::value::Value;
 use crate::error::{Error, Result};
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use tch::{Kind, Tensor};
@@ -51,6 +54,7 @@ pub(super) fn unpickle(path: &Path, stream: &[u8], tensor: &mut dyn FnMut(&View)
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
+        copies_left: Cell::new(MAX_GROWTH * stream.len() + SMALL),
     };
     let root = machine.run(tensor)?;
     let mut left = MAX_GROWTH * stream.len() + SMALL;
@@ -73,7 +77,19 @@ enum Node {
     OrderedDict(Vec<(Id, Id)>),
     Tensor(Tensor),
     Global(Global),
-    Storage { key: Rc<str>, kind: Kind, length: i128 },
+    Storage {
+        key: Rc<str>,
+        kind: Kind,
+        length: i128,
+    },
+    /// Bytes that stand in the stream: numpy's elements, or a text of Python 2.
+    Bytes(Range<usize>),
+    /// Bytes that the stream has as text, a character each.
+    Encoded(Rc<[u8]>),
+    /// A numpy array whose shape and elements follow.
+    Array,
+    /// A numpy element type.
+    Element(Kind),
 }
 
 /// What a pickle may name.
@@ -90,6 +106,11 @@ enum Global {
     Storage(Kind),
     /// An element type as a value, such as `float16`.
     Dtype(&'static str),
+    NumpyReconstruct,
+    NumpyFromBuffer,
+    NumpyArray,
+    NumpyDtype,
+    Encode,
 }
 
 impl Global {
@@ -101,6 +122,11 @@ impl Global {
             ("torch._utils", "_rebuild_tensor_v2") => Some(Global::RebuildTensorV2),
             ("torch._utils", "_rebuild_parameter") => Some(Global::RebuildParameter),
             ("torch._utils", "_rebuild_parameter_with_state") => Some(Global::RebuildParameterWithState),
+            ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") => Some(Global::NumpyReconstruct),
+            ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Some(Global::NumpyFromBuffer),
+            ("numpy", "ndarray") => Some(Global::NumpyArray),
+            ("numpy", "dtype") => Some(Global::NumpyDtype),
+            ("_codecs", "encode") => Some(Global::Encode),
             ("torch", "Size") => Some(Global::Size),
             ("torch", "device") => Some(Global::Device),
             ("torch", name) => {
@@ -126,6 +152,8 @@ struct Machine<'a> {
     /// Heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
+    /// Bytes of arrays that may still be made, as one stretch of the stream may be taken for many.
+    copies_left: Cell<usize>,
 }
 
 impl Machine<'_> {
@@ -181,6 +209,14 @@ impl Machine<'_> {
         let bytes = self.take(n)?;
         let text = std::str::from_utf8(bytes).map(Rc::from);
         text.map_err(|_| self.wrong("a text that is no UTF-8"))
+    }
+
+    /// Bytes stay where they are. A text of Python 2 is bytes too, and is taken for text where text is wanted.
+    fn bytes(&mut self, n: usize) -> Result<()> {
+        let begin = self.at;
+        self.take(n)?;
+        self.push(Node::Bytes(begin..begin + n));
+        Ok(())
     }
 
     fn push(&mut self, node: Node) {
@@ -262,10 +298,22 @@ impl Machine<'_> {
                     let text = self.text(n)?;
                     self.push(Node::Str(text));
                 }
-                SHORT_BINUNICODE | SHORT_BINSTRING => {
+                SHORT_BINUNICODE => {
                     let n = self.byte()?.into();
                     let text = self.text(n)?;
                     self.push(Node::Str(text));
+                }
+                SHORT_BINSTRING | SHORT_BINBYTES => {
+                    let n = self.byte()?.into();
+                    self.bytes(n)?;
+                }
+                BINSTRING | BINBYTES => {
+                    let n = self.u32()? as usize;
+                    self.bytes(n)?;
+                }
+                BINBYTES8 | BYTEARRAY8 => {
+                    let n = self.length_64()?;
+                    self.bytes(n)?;
                 }
                 BINUNICODE8 => {
                     let n = self.length_64()?;
@@ -469,6 +517,29 @@ impl Machine<'_> {
                 };
                 Ok(Node::OrderedDict(items.iter().map(pair).collect::<Result<_>>()?))
             }
+            (Global::NumpyReconstruct, [class, ..]) => match self.nodes[*class] {
+                Node::Global(Global::NumpyArray) => Ok(Node::Array),
+                _ => Err(misfit()),
+            },
+            (Global::NumpyFromBuffer, [elements, element, shape, order]) => {
+                let fortran = self.bytes_of(*order).is_some_and(|order| order == b"F");
+                Ok(Node::Tensor(self.array_of(*element, *shape, fortran, *elements)?))
+            }
+            (Global::NumpyDtype, [code, ..]) => {
+                let code = self.bytes_of(*code).and_then(|code| std::str::from_utf8(code).ok()).ok_or_else(misfit)?;
+                let element = numpy::kind(code).map(Node::Element);
+                element.ok_or_else(|| {
+                    self.wrong(format_args!("a numpy array of elements {code:?}, which are not understood"))
+                })
+            }
+            (Global::Encode, [text, encoding]) => match (&self.nodes[*text], self.bytes_of(*encoding)) {
+                (Node::Str(text), Some(b"latin1" | b"latin-1")) => {
+                    self.spend(text.len())?;
+                    let bytes = text.chars().map(|c| u8::try_from(u32::from(c)));
+                    Ok(Node::Encoded(bytes.collect::<std::result::Result<_, _>>().map_err(|_| misfit())?))
+                }
+                _ => Err(misfit()),
+            },
             (Global::Counter, [counts]) => match &self.nodes[*counts] {
                 Node::Dict(counts) => Ok(Node::Dict(counts.clone())),
                 _ => Err(misfit()),
@@ -511,10 +582,51 @@ impl Machine<'_> {
         items.iter().map(|&id| self.small_int(id)).collect()
     }
 
+    /// The bytes of a text or of bytes.
+    fn bytes_of(&self, id: Id) -> Option<&[u8]> {
+        match &self.nodes[id] {
+            Node::Str(text) => Some(text.as_bytes()),
+            Node::Bytes(range) => self.stream.get(range.clone()),
+            Node::Encoded(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// A numpy array from its parts.
+    fn array_of(&self, element: Id, shape: Id, fortran: bool, elements: Id) -> Result<Tensor> {
+        let (Node::Element(kind), Some(shape), Some(bytes)) =
+            (&self.nodes[element], self.ints(shape), self.bytes_of(elements))
+        else {
+            return Err(
+                self.wrong("a numpy array without shape, type or elements: it has objects, or the file is damaged")
+            );
+        };
+        self.spend(bytes.len())?;
+        numpy::array(*kind, &shape, fortran, bytes).map_err(|reason| self.wrong(reason))
+    }
+
+    fn spend(&self, bytes: usize) -> Result<()> {
+        let left = self.copies_left.get().checked_sub(bytes);
+        self.copies_left.set(left.ok_or_else(|| self.wrong("the same bytes are used for arrays again and again"))?);
+        Ok(())
+    }
+
     /// The state that Python adds to an object. A state_dict's (the versions of its modules) is not needed.
-    fn build(&self, object: Id, state: Id) -> Result<()> {
+    fn build(&mut self, object: Id, state: Id) -> Result<()> {
         match (&self.nodes[object], &self.nodes[state]) {
             (Node::OrderedDict(_), Node::Dict(_)) => Ok(()),
+            (Node::Element(_), Node::Tuple(state)) => match state.get(1).and_then(|&order| self.bytes_of(order)) {
+                Some(b"<" | b"|" | b"=") => Ok(()),
+                _ => Err(self.wrong("a numpy array whose numbers are not little-endian")),
+            },
+            (Node::Array, Node::Tuple(state)) => {
+                let [_, shape, element, fortran, elements] = state[..] else {
+                    return Err(self.wrong("a numpy array with parts that are not its own: the file is damaged"));
+                };
+                let fortran = matches!(self.nodes[fortran], Node::Bool(true) | Node::Int(1));
+                self.nodes[object] = Node::Tensor(self.array_of(element, shape, fortran, elements)?);
+                Ok(())
+            }
             _ => Err(self.wrong("a state for what has none: tensors and containers have none that is understood")),
         }
     }
@@ -547,7 +659,11 @@ impl Machine<'_> {
             )));
         }
         let node = &self.nodes[id];
-        let cost = if let Node::Str(text) = node { 1 + text.len() } else { 1 };
+        let cost = match node {
+            Node::Str(text) => 1 + text.len(),
+            Node::Bytes(range) => 1 + range.len(),
+            _ => 1,
+        };
         *left = left.checked_sub(cost).ok_or_else(|| {
             whole("its pickle uses the same objects again and again, to far more than its own length".into())
         })?;
@@ -565,6 +681,13 @@ impl Machine<'_> {
             Node::Dict(items) => Value::Dict(self.items(items, depth, left)?),
             Node::OrderedDict(items) => Value::OrderedDict(self.items(items, depth, left)?),
             Node::Tensor(t) => Value::Tensor(t.shallow_clone()),
+            Node::Bytes(_) | Node::Encoded(_) => match self.bytes_of(id).map(std::str::from_utf8) {
+                Some(Ok(text)) => Value::Str(text.to_string()),
+                _ => return Err(whole("its pickle has bytes as a value that are no text; expected plain data".into())),
+            },
+            Node::Array | Node::Element(_) => {
+                return Err(whole("its pickle has a numpy array without elements; expected plain data".into()));
+            }
             Node::Global(global) => {
                 return Err(whole(format!("its pickle has {global:?} as a value; expected plain data")));
             }

@@ -1,14 +1,16 @@
 //! Reads the zip container of PyTorch's files: where its entries lie, and their bytes.
 //!
-//! Only entries without compression are understood, as PyTorch writes them. Every size is checked against the file before
-//! memory is taken for it.
+//! Only entries without compression are understood, as PyTorch writes them, and deflated ones where numpy may have written them.
+//! Every size is checked against the file before memory is taken for it.
 
 use super::zip::{
     CENTRAL_HEADER, END, LOCAL_HEADER, LOCAL_SIZE, TOO_LARGE_32, TOO_MANY_16, ZIP64_END, ZIP64_FIELD, ZIP64_LOCATOR,
 };
 use crate::error::{Error, Result};
+use flate2::read::DeflateDecoder;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +35,8 @@ pub(super) struct Entry {
     crc: u32,
     /// Whether its bytes stand there as they are.
     pub stored: bool,
+    /// Its length where it is deflated; none otherwise.
+    deflated: Option<u64>,
 }
 
 /// An open file and its directory.
@@ -98,6 +102,30 @@ impl ZipReader {
             ));
         }
         Ok(())
+    }
+
+    /// An entry's bytes, inflated if it is deflated; checked.
+    ///
+    /// # Errors
+    /// As [`ZipReader::read`]; a stream that is damaged, or longer or shorter than the directory says.
+    pub fn read_unpacked(&self, name: &str, entry: &Entry) -> Result<Vec<u8>> {
+        let Some(length) = entry.deflated else {
+            let mut bytes = vec![0; entry.size as usize];
+            self.read(name, entry, &mut bytes)?;
+            return Ok(bytes);
+        };
+        let packed = self.bytes(entry.begin, entry.size)?;
+        let mut bytes = Vec::new();
+        // Memory grows with what is really there.
+        let unpacked = DeflateDecoder::new(packed.as_slice()).take(length.saturating_add(1)).read_to_end(&mut bytes);
+        let whole = unpacked.is_ok() && bytes.len() as u64 == length && crc32fast::hash(&bytes) == entry.crc;
+        if !whole {
+            return Err(self.wrong(
+                entry.begin,
+                format!("`{name}` does not unpack to the {length} bytes and the checksum that the directory says: it is damaged"),
+            ));
+        }
+        Ok(bytes)
     }
 
     fn wrong(&self, at: u64, message: impl Into<String>) -> Error {
@@ -191,7 +219,8 @@ impl ZipReader {
             return Err(self.wrong(at, format!("`{name}` of {packed} bytes does not lie in the file: it is cut off")));
         }
         let stored = flags & 1 == 0 && method == 0 && size == packed;
-        Ok((name, Entry { begin, size: packed, crc: u32_at(line, 16), stored }))
+        let deflated = (flags & 1 == 0 && method == 8).then_some(size);
+        Ok((name, Entry { begin, size: packed, crc: u32_at(line, 16), stored, deflated }))
     }
 }
 

@@ -112,8 +112,18 @@ impl AugmentConfig {
     ///
     /// # Units
     /// Pixels.
-    pub fn view_size(&self, height: usize, width: usize) -> usize {
-        self.size.unwrap_or(height.max(width))
+    ///
+    /// # Errors
+    /// No size for images that have no common shape.
+    pub fn view_size(&self, shape: Option<[usize; 2]>) -> Result<usize> {
+        let longer = shape.map(|[height, width]| height.max(width));
+        self.size.or(longer).ok_or_else(|| {
+            Error::Config(
+                "augment.size: missing; images in files of their own have no common size: give the edge of the views in pixels, \
+                 such as 224"
+                    .into(),
+            )
+        })
     }
 
     /// Checks the values.
@@ -165,8 +175,11 @@ impl AugmentConfig {
     }
 }
 
-/// Longest edge of an image or a view, in pixels: what lies beyond is a mistake or an attack.
+/// Longest edge of a view, in pixels: what lies beyond is a mistake.
 pub const MAX_EDGE: usize = 4096;
+
+/// Longest edge of an image, in pixels: no JPEG can have a longer one.
+pub const MAX_IMAGE_EDGE: usize = 65_535;
 
 fn check(key: &str, value: f64, good: bool, allowed: &str) -> Result<()> {
     if good {

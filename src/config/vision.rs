@@ -138,7 +138,7 @@ impl VisionConfig {
 
     /// The keys, with both values, in which `new` differs from `self` where a resumed run may not differ.
     ///
-    /// Length (`train.epochs`), logging, checkpoints, evaluation and loader threads may change.
+    /// Length (`train.epochs`), logging, checkpoints, evaluation, loader threads and the images' cache may change.
     ///
     /// # Errors
     /// None in practice: both serialise.
@@ -148,7 +148,7 @@ impl VisionConfig {
         comparable.train.log_every = self.train.log_every;
         comparable.checkpoint = self.checkpoint.clone();
         comparable.eval = self.eval.clone();
-        comparable.data.set_threads(self.data.threads());
+        comparable.data.take_over_means(&self.data);
         let mut differences = Vec::new();
         diff("", &to_value(self)?, &to_value(&comparable)?, &mut differences);
         Ok(differences)

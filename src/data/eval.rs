@@ -1,9 +1,10 @@
 //! Images as evaluation sees them: every one once, in order, with no random change.
 
-use super::vision::ImageSet;
-use crate::augment::{Canvas, Views};
+use super::vision::{Decoder, ImageSet};
+use crate::augment::{Canvas, Fit, Views};
 use crate::config::augment::{AugmentConfig, NormalizeConfig};
 use crate::error::{Error, Result};
+use rayon::prelude::*;
 use tch::Tensor;
 
 /// A part of a set, in order.
@@ -28,13 +29,18 @@ pub struct EvalBatch {
 pub struct EvalBatches<'a> {
     set: &'a ImageSet,
     views: Views,
+    fit: Fit,
     batch: usize,
     next: usize,
-    canvas: Canvas,
     buffer: Vec<f32>,
 }
 
-/// Batches of a set for evaluation, resized to `size` where the images are of another shape.
+/// How evaluation brings the images of a set to one size.
+pub fn fit_of(set: &ImageSet) -> Fit {
+    if set.shape().is_some() { Fit::Whole } else { Fit::Central }
+}
+
+/// Batches of a set for evaluation, `size` pixels an edge.
 ///
 /// # Units
 /// Pixels from 0 to 1, or normalised as `normalize` says.
@@ -50,9 +56,9 @@ pub fn eval_batches<'a>(
     if batch == 0 {
         return Err(Error::Config("the evaluation batch has 0 samples; expected 1 or more".to_string()));
     }
-    let config = AugmentConfig { size: Some(size), normalize: normalize.cloned(), ..AugmentConfig::default() };
-    let views = Views::new(&config, set.channels, set.height, set.width)?;
-    Ok(EvalBatches { set, views, batch, next: 0, canvas: Canvas::default(), buffer: Vec::new() })
+    let config = AugmentConfig { normalize: normalize.cloned(), ..AugmentConfig::default() };
+    let views = Views::new(&config, size)?;
+    Ok(EvalBatches { set, views, fit: fit_of(set), batch, next: 0, buffer: Vec::new() })
 }
 
 impl Iterator for EvalBatches<'_> {
@@ -65,15 +71,26 @@ impl Iterator for EvalBatches<'_> {
             return None;
         }
         self.next = end;
-        let size = self.views.size();
+        Some(self.make(first, end))
+    }
+}
+
+impl EvalBatches<'_> {
+    /// Makes a batch, its images side by side on all processors.
+    fn make(&mut self, first: usize, end: usize) -> Result<EvalBatch> {
+        let (set, views, fit) = (self.set, &self.views, self.fit);
+        let size = views.size();
         self.buffer.resize((end - first) * 3 * size * size, 0.0);
-        for (sample, out) in (first..end).zip(self.buffer.chunks_exact_mut(3 * size * size)) {
-            self.views.plain(self.set.image(sample), &mut self.canvas, out);
-        }
+        self.buffer.par_chunks_exact_mut(3 * size * size).enumerate().try_for_each_init(
+            <(Decoder, Canvas)>::default,
+            |(decoder, canvas), (index, out)| {
+                views.plain(set.image(first + index, decoder)?, fit, canvas, out);
+                Ok::<(), Error>(())
+            },
+        )?;
         let shape = [(end - first) as i64, 3, size as i64, size as i64];
-        let images = image_tensor(&self.buffer, shape);
-        let labels = Tensor::f_from_slice(&self.set.labels[first..end]).map_err(Error::from);
-        Some(images.and_then(|images| Ok(EvalBatch { first, images, labels: labels? })))
+        let images = image_tensor(&self.buffer, shape)?;
+        Ok(EvalBatch { first, images, labels: Tensor::f_from_slice(&set.labels[first..end])? })
     }
 }
 

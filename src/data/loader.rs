@@ -6,7 +6,7 @@
 
 use super::eval::image_tensor;
 use super::sampler::{Position, Sampler};
-use super::vision::ImageSet;
+use super::vision::{Decoder, ImageSet};
 use crate::augment::random::{Keyed, Purpose};
 use crate::augment::{Canvas, Views};
 use crate::config::augment::AugmentConfig;
@@ -110,7 +110,7 @@ impl Loader {
                 set.len()
             )));
         }
-        let views = Views::new(augment, set.channels, set.height, set.width)?;
+        let views = Views::new(augment, augment.view_size(set.shape())?)?;
         let steps = sampler.steps_per_epoch();
         let count = |epochs: u64, step: u64| {
             epochs.checked_mul(steps).and_then(|n| n.checked_add(step)).ok_or_else(|| {
@@ -238,34 +238,37 @@ impl Shared {
 /// A worker's buffers.
 #[derive(Default)]
 struct Bench {
+    decoder: Decoder,
     canvas: Canvas,
-    numbers: Vec<f32>,
+    numbers: [Vec<f32>; 2],
 }
 
 impl Source {
-    /// Makes the batch of a step, counted from the run's first one.
+    /// Makes the batch of a step, counted from the run's first one. An image is decoded once for both of its views.
     fn make(&self, step: u64, order: &[u32], bench: &mut Bench) -> Result<Batch> {
         let Position { epoch, step } = self.sampler.position(step);
         let samples = self.sampler.step(order, step);
         let size = self.views.size();
-        let shape = [samples.len() as i64, 3, size as i64, size as i64];
-        bench.numbers.resize(samples.len() * 3 * size * size, 0.0);
-        let mut view = |view: u32| {
-            for (sample, out) in samples.iter().zip(bench.numbers.chunks_exact_mut(3 * size * size)) {
+        let length = 3 * size * size;
+        let Bench { decoder, canvas, numbers } = bench;
+        numbers.iter_mut().for_each(|numbers| numbers.resize(samples.len() * length, 0.0));
+        for (place, sample) in samples.iter().enumerate() {
+            let image = self.set.image(*sample as usize, decoder)?;
+            for (view, numbers) in (0..).zip(numbers.iter_mut()) {
                 let purpose = Purpose::View { sample: u64::from(*sample), view };
-                let choices = self.views.draw(&mut Keyed::new(self.sampler.seed(), epoch, purpose));
-                self.views.render(self.set.image(*sample as usize), &choices, &mut bench.canvas, out);
+                let mut rng = Keyed::new(self.sampler.seed(), epoch, purpose);
+                let choices = self.views.draw([image.height, image.width], &mut rng);
+                self.views.render(image, &choices, canvas, &mut numbers[place * length..][..length]);
             }
-            image_tensor(&bench.numbers, shape)
-        };
-        let (view_1, view_2) = (view(0)?, view(1)?);
+        }
+        let shape = [samples.len() as i64, 3, size as i64, size as i64];
         let labels: Vec<i64> = samples.iter().map(|sample| self.set.labels[*sample as usize]).collect();
         Ok(Batch {
             epoch,
             step_in_epoch: step,
             indices: samples.iter().map(|sample| i64::from(*sample)).collect(),
-            view_1,
-            view_2,
+            view_1: image_tensor(&numbers[0], shape)?,
+            view_2: image_tensor(&numbers[1], shape)?,
             labels: Tensor::f_from_slice(&labels)?,
         })
     }

@@ -1,11 +1,11 @@
-//! Data sets in memory, the order in which training sees them, and the batches that reach the model.
+//! Data sets, the order in which training sees them, and the batches that reach the model.
 
 mod eval;
 mod loader;
 mod sampler;
 pub mod vision;
 
-pub use eval::{EvalBatch, EvalBatches, eval_batches};
+pub use eval::{EvalBatch, EvalBatches, eval_batches, fit_of};
 pub use loader::{Batch, Loader};
 pub use sampler::{Position, Sampler};
-pub use vision::{ImageSet, Split, load};
+pub use vision::{Decoder, ImageSet, Split, load};

@@ -6,7 +6,6 @@ use super::source::{Inputs, Source};
 use crate::checkpoint::{refuse_same_file, write_bytes};
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use tch::Device;
@@ -114,16 +113,6 @@ impl CommonArgs {
         }
         Ok(())
     }
-}
-
-/// A progress bar on stderr that disappears where stderr is no terminal.
-pub fn progress_bar(unit: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    let template = format!("{{bar:40}} {{pos}}/{{len}} {unit}  {{elapsed}} (left {{eta}})");
-    if let Ok(style) = ProgressStyle::with_template(&template) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// `0.9123`, with `± 0.0012 (n = 3)` where there is a spread.

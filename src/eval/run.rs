@@ -1,15 +1,16 @@
 //! Features of a pretraining run: its encoder, frozen, over its own training and test images. They are kept in the run's
 //! folder for the next evaluation, beside a note of everything they were made from.
 
-use super::command::progress_bar;
 use super::features::{Features, extract};
 use super::source::{Data, DataFile, Inputs};
+use crate::augment::Fit;
 use crate::checkpoint::{self, sha256_of};
 use crate::config::model::EncoderConfig;
 use crate::config::vision::VisionConfig;
-use crate::data::{self, ImageSet, Split, eval_batches};
+use crate::data::{self, ImageSet, Split, eval_batches, fit_of};
 use crate::error::{Error, Result};
 use crate::model::{self, Encoder, Found, encoder};
+use crate::progress::progress_bar;
 use crate::run::RunFolder;
 use crate::torch::libtorch_version;
 use regex::RegexSet;
@@ -36,7 +37,7 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
     };
     let train_set = data::load(&config.data, Split::Train)?;
     let test_set = data::load(&config.data, Split::Test)?;
-    let size = config.augment.view_size(train_set.height, train_set.width);
+    let size = config.augment.view_size(train_set.shape())?;
     let encoder = encoder(&config.model.encoder, size)?;
     load_encoder(encoder.as_ref(), &weights)?;
     encoder.to_device(device)?;
@@ -49,8 +50,8 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
     let of = |set: &ImageSet, split: &str, unit| {
         let origin = json!({
             "checkpoint_sha256": checkpoint_sha256, "encoder": config.model.encoder, "code_sha256": code_sha256,
-            "data_sha256": set.sha256,
-            "size": size, "normalize": config.augment.normalize,
+            "data_sha256": set.sha256()?,
+            "images": seen_as(set, size), "normalize": config.augment.normalize,
             "device": format!("{device:?}"), "weince": env!("CARGO_PKG_VERSION"), "libtorch": libtorch_version(),
         });
         kept(&folder.features(split), &origin.to_string(), || {
@@ -58,16 +59,27 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
         })
     };
     let (train, test) = (of(&train_set, "train", "training images")?, of(&test_set, "test", "test images")?);
-    let file = |set: &ImageSet, split: &str| DataFile {
-        path: format!("{} ({split})", config.data.location()),
-        sha256: set.sha256.clone(),
+    let file = |set: &ImageSet, split: &str| -> Result<DataFile> {
+        Ok(DataFile { path: format!("{} ({split})", config.data.location()), sha256: set.sha256()?.to_string() })
     };
     Ok(Inputs {
         train,
         test,
-        data: Data { train: file(&train_set, "train"), test: file(&test_set, "test") },
+        data: Data {
+            train: file(&train_set, "train")?,
+            test: file(&test_set, "test")?,
+            images: Some(seen_as(&test_set, size)),
+        },
         checkpoint_sha256: Some(checkpoint_sha256),
     })
+}
+
+/// How the images of a set are brought to the size of the views.
+fn seen_as(set: &ImageSet, size: usize) -> String {
+    match fit_of(set) {
+        Fit::Whole => format!("whole, {size} x {size}"),
+        Fit::Central => format!("shorter edge {}, central {size} x {size}", Fit::shorter_edge(size)),
+    }
 }
 
 /// The features of a file that says it was made from `origin`, else those that `make` gives, which then go there.

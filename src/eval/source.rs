@@ -42,6 +42,9 @@ pub struct Data {
     pub train: DataFile,
     /// Where the test features came from.
     pub test: DataFile,
+    /// How images were brought to the encoder's size; none where features were given ready-made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<String>,
 }
 
 /// Features to fit and to test on, with their origin.
@@ -66,7 +69,12 @@ impl Source {
         match self {
             Source::Files { train, test } => {
                 let ((train, train_file), (test, test_file)) = (read(train)?, read(test)?);
-                Ok(Inputs { train, test, data: Data { train: train_file, test: test_file }, checkpoint_sha256: None })
+                Ok(Inputs {
+                    train,
+                    test,
+                    data: Data { train: train_file, test: test_file, images: None },
+                    checkpoint_sha256: None,
+                })
             }
             Source::Run { folder, checkpoint } => super::run::inputs(folder, checkpoint.as_deref(), device),
         }

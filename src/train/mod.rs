@@ -21,7 +21,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, recorder: &mut Recorder) -> Result<u64> {
     let mut loader = plan.loader(step)?;
     while step < plan.total_steps() {
-        let Some(batch) = loader.next().transpose()? else { break };
+        let batch = match loader.next() {
+            Some(Ok(batch)) => batch,
+            Some(Err(error)) => {
+                recorder.flush(loader.waited())?;
+                plan.save(folder, step)?;
+                recorder.say(&format!("the state after step {step} is saved"));
+                return Err(error);
+            }
+            None => break,
+        };
         let (epoch, lr) = (step / plan.steps_per_epoch, plan.schedule.lr(step));
         tch::manual_seed(plan.step_seed(step));
         let views = [&batch.view_1, &batch.view_2].map(|v| v.f_to_device(plan.device));

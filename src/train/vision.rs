@@ -33,7 +33,13 @@ pub struct Plan {
     pub(super) stepper: Stepper,
     pub(super) best: Option<Best>,
     images: Arc<ImageSet>,
-    test_images: Option<ImageSet>,
+    monitor: Option<Monitor>,
+}
+
+/// The labelled images of the evaluation while training.
+struct Monitor {
+    train: Arc<ImageSet>,
+    test: ImageSet,
 }
 
 /// The best evaluation so far.
@@ -61,12 +67,18 @@ impl Plan {
     /// Everything that keeps the run from starting.
     pub fn new(config: &VisionConfig, device: Device) -> Result<Plan> {
         config.validate()?;
-        let images = Arc::new(data::load(&config.data, Split::Train)?);
+        let images = Arc::new(data::load(&config.data, Split::Pretrain)?);
         let sampler = Sampler::new(images.len(), config.train.batch_size, config.seed)?;
         let steps_per_epoch = sampler.steps_per_epoch();
-        let test_images = if config.eval.knn_every > 0 { Some(data::load(&config.data, Split::Test)?) } else { None };
+        let monitor = if config.eval.knn_every > 0 {
+            let apart = config.data.pretrains_apart();
+            let train = if apart { Arc::new(data::load(&config.data, Split::Train)?) } else { images.clone() };
+            Some(Monitor { train, test: data::load(&config.data, Split::Test)? })
+        } else {
+            None
+        };
         tch::manual_seed(config.seed as i64);
-        let model = Model::new(&config.model, config.augment.view_size(images.height, images.width))?;
+        let model = Model::new(&config.model, config.augment.view_size(images.shape())?)?;
         model.to_device(device)?;
         if config.channels_last && device.is_cuda() {
             model.encoder.store().channels_last()?;
@@ -82,7 +94,7 @@ impl Plan {
             channels_last: config.channels_last,
         };
         let stepper = Stepper::new(model, optimizer, loss, options, device)?;
-        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, images, test_images })
+        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, images, monitor })
     }
 
     /// Steps of the whole run.
@@ -123,7 +135,11 @@ impl Plan {
 
     /// Memory of the images, in bytes.
     pub(super) fn image_bytes(&self) -> usize {
-        self.images.pixels.len() + self.test_images.as_ref().map_or(0, |set| set.pixels.len())
+        let monitor = self.monitor.as_ref().map_or(0, |m| {
+            let train = if Arc::ptr_eq(&m.train, &self.images) { 0 } else { m.train.memory_bytes() };
+            train + m.test.memory_bytes()
+        });
+        self.images.memory_bytes() + monitor
     }
 
     /// The configuration with every default filled in, as YAML.
@@ -147,12 +163,12 @@ impl Plan {
             line += &format!("  loss {loss:.4}");
         }
         let every = self.config.eval.knn_every;
-        if let Some(test) = self.test_images.as_ref().filter(|_| epochs_done.is_multiple_of(every)) {
-            let size = self.config.augment.view_size(self.images.height, self.images.width);
+        if let Some(Monitor { train, test }) = self.monitor.as_ref().filter(|_| epochs_done.is_multiple_of(every)) {
+            let size = self.config.augment.view_size(self.images.shape())?;
             let features = |set: &ImageSet, name| {
                 features_of(self.stepper.model.encoder.as_ref(), &self.config, set, size, self.device, name)
             };
-            let (bank, queries) = (features(&self.images, "training images")?, features(test, "test images")?);
+            let (bank, queries) = (features(train, "training images")?, features(test, "test images")?);
             let config = KnnConfig::default();
             let found = knn::evaluate(&config, &bank, &queries, knn::DEFAULT_BATCH, self.device, &mut |_, _| ())?;
             let accuracy = found.test_accuracy;
@@ -220,6 +236,7 @@ impl Plan {
     fn fill(&self, folder: &RunFolder) -> Result<u64> {
         self.write_config(folder)?;
         folder.write_environment(self.device)?;
+        self.write_bad_files(folder)?;
         self.write_views(folder)?;
         self.save(folder, 0)?;
         Ok(0)
@@ -233,6 +250,16 @@ impl Plan {
     /// Saves the state after `step` updates as the best one.
     pub(super) fn save_best(&self, folder: &RunFolder, step: u64) -> Result<()> {
         torch_file::save(&folder.best(), &state::capture(self, step)?)
+    }
+
+    /// The list of the files that are left out, if there are some: path, tab, reason.
+    fn write_bad_files(&self, folder: &RunFolder) -> Result<()> {
+        let bad = &self.images.bad_files;
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let lines = bad.iter().map(|bad| format!("{}\t{}\n", bad.path.display(), bad.reason));
+        write_bytes(&folder.bad_files(), lines.collect::<String>())
     }
 
     /// A sheet of the first augmented pairs: view 1 above view 2, 12 images a row of pairs.
@@ -284,6 +311,7 @@ impl Plan {
         }
         folder.write_environment(self.device)?;
         self.write_config(folder)?;
+        self.write_bad_files(folder)?;
         if step < self.total_steps() {
             folder.remove_final_weights()?;
         }

@@ -1,6 +1,11 @@
-//! The binary versions of CIFAR-10 and CIFAR-100: records of one or two label bytes and 3 x 32 x 32 pixels.
+//! CIFAR-10 and CIFAR-100: the binary versions, records of one or two label bytes and 3 x 32 x 32 pixels, and the Python versions,
+//! pickled batches.
+//!
+//! # Source
+//! Krizhevsky 2009; <https://www.cs.toronto.edu/~kriz/cifar.html>.
 
-use super::{ImageSet, Split, find, stray_label};
+use super::{ImageSet, Split, batch, find, stray_label};
+use crate::checkpoint::load_pickle;
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -18,6 +23,8 @@ pub(super) struct Layout {
     /// Label bytes of a record with the number of classes of each: the last one counts.
     labels: &'static [usize],
     names: &'static str,
+    /// The Python version: folder, the key of the labels, the file of the names and their key in it.
+    python: [&'static str; 4],
 }
 
 pub(super) const CIFAR_10: Layout = Layout {
@@ -26,6 +33,7 @@ pub(super) const CIFAR_10: Layout = Layout {
     test: &["test_batch.bin"],
     labels: &[10],
     names: "batches.meta.txt",
+    python: ["cifar-10-batches-py", "labels", "batches.meta", "label_names"],
 };
 
 pub(super) const CIFAR_100: Layout = Layout {
@@ -34,22 +42,59 @@ pub(super) const CIFAR_100: Layout = Layout {
     test: &["test.bin"],
     labels: &[20, 100],
     names: "fine_label_names.txt",
+    python: ["cifar-100-python", "fine_labels", "meta", "fine_label_names"],
 };
 
-/// Reads a split.
+/// Reads a split, of the binary version where both are there.
 pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSet> {
-    let folder = root.join(layout.folder);
-    let folder = if folder.is_dir() { folder } else { root.to_path_buf() };
-    let (files, official, part) = match split {
-        Split::Train => (layout.train, TRAIN_RECORDS, "training"),
+    let (files, published, part) = match split {
+        Split::Pretrain | Split::Train => (layout.train, TRAIN_RECORDS, "training"),
         Split::Test => (layout.test, TEST_RECORDS, "test"),
     };
+    let python = |name: &str| name.trim_end_matches(".bin").to_string();
+    let folder = [layout.folder, layout.python[0]].iter().map(|name| root.join(name)).find(|folder| folder.is_dir());
+    let folder = folder.unwrap_or_else(|| root.to_path_buf());
+    let pickled = !folder.join(files[0]).is_file() && folder.join(python(files[0])).is_file();
+    let (pixels, labels) =
+        if pickled { python_batches(&folder, files, layout)? } else { records(&folder, files, layout)? };
+    if labels.len() != published {
+        eprintln!(
+            "note: {}: {} {part} images; the published set has {published}: a selection, or files cut short",
+            folder.display(),
+            labels.len()
+        );
+    }
     let classes = layout.labels.last().copied().unwrap_or(0);
+    let mut set = ImageSet::memory(pixels, [3, EDGE, EDGE], labels, classes);
+    set.class_names = if pickled {
+        python_names(&folder.join(layout.python[2]), layout.python[3], classes)?
+    } else {
+        class_names(&folder.join(layout.names), classes)?
+    };
+    Ok(set)
+}
+
+/// Pixels and labels of pickled batches.
+fn python_batches(folder: &Path, files: &[&str], layout: &Layout) -> Result<(Vec<u8>, Vec<i64>)> {
+    let classes = layout.labels.last().copied().unwrap_or(0);
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    for name in files {
+        let name = name.trim_end_matches(".bin").to_string();
+        let path = find(folder, std::slice::from_ref(&name), &format!("file {name} of {}", layout.python[0]))?;
+        let batch = batch::read(&path, EDGE, layout.python[1], 0, classes)?;
+        pixels.extend_from_slice(&batch.pixels);
+        labels.extend(batch.labels);
+    }
+    Ok((pixels, labels))
+}
+
+/// Pixels and labels of the files of the binary version.
+fn records(folder: &Path, files: &[&str], layout: &Layout) -> Result<(Vec<u8>, Vec<i64>)> {
     let record = layout.labels.len() + PIXELS;
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     let mut first = None;
     for name in files {
-        let path = find(&folder, &[(*name).to_string()], &format!("file {name} of {}", layout.folder))?;
+        let path = find(folder, &[(*name).to_string()], &format!("file {name} of {}", layout.folder))?;
         let bytes = read(&path, record)?;
         // The official files of a part have equal lengths: another length at a record's edge is a file cut short.
         let expected = *first.get_or_insert(bytes.len());
@@ -81,16 +126,7 @@ pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSe
             pixels.extend_from_slice(image);
         }
     }
-    if labels.len() != official {
-        eprintln!(
-            "note: {}: {} {part} images; the published set has {official}: a selection, or files cut short",
-            folder.display(),
-            labels.len()
-        );
-    }
-    let mut set = ImageSet::new(pixels, [3, EDGE, EDGE], labels, classes);
-    set.class_names = class_names(&folder.join(layout.names), classes)?;
-    Ok(set)
+    Ok((pixels, labels))
 }
 
 /// The bytes of a file that has whole records, one at least.
@@ -111,7 +147,7 @@ fn read(path: &Path, record: usize) -> Result<Vec<u8>> {
 }
 
 /// The names of the classes, one a line, where there is such a file.
-fn class_names(path: &Path, classes: usize) -> Result<Vec<String>> {
+pub(super) fn class_names(path: &Path, classes: usize) -> Result<Vec<String>> {
     if !path.is_file() {
         return Ok(Vec::new());
     }
@@ -125,4 +161,17 @@ fn class_names(path: &Path, classes: usize) -> Result<Vec<String>> {
         ));
     }
     Ok(names)
+}
+
+/// The names of the classes in a pickled dict, where there is such a file.
+fn python_names(path: &Path, key: &str, classes: usize) -> Result<Vec<String>> {
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let file = load_pickle(path)?;
+    let names = file.get(key).and_then(|names| names.elements());
+    let names: Option<Vec<String>> = names.and_then(|n| n.iter().map(|n| n.as_str().map(String::from)).collect());
+    names
+        .filter(|names| names.len() == classes)
+        .ok_or_else(|| Error::data(path, None, format!("has no list `{key}` of {classes} names of classes")))
 }

@@ -44,7 +44,7 @@ pub(super) fn load(root: &Path, split: Split, classes: usize) -> Result<ImageSet
             ),
         ));
     }
-    Ok(ImageSet::new(pixels, [1, height, width], labels.into_iter().map(i64::from).collect(), classes))
+    Ok(ImageSet::memory(pixels, [1, height, width], labels.into_iter().map(i64::from).collect(), classes))
 }
 
 /// Finds and reads one file: its path, dimensions and values.
@@ -55,7 +55,7 @@ fn read<const DIMS: usize>(
     idx: &str,
 ) -> Result<(PathBuf, [usize; DIMS], Vec<u8>)> {
     let stem = match split {
-        Split::Train => "train",
+        Split::Pretrain | Split::Train => "train",
         Split::Test => "t10k",
     };
     let plain = [format!("{stem}-{what}-{idx}-ubyte"), format!("{stem}-{what}.{idx}-ubyte")];

@@ -1,83 +1,42 @@
-//! Labelled images, kept as bytes, and the files that they come from.
+//! Images with labels, and the files that they come from.
 //!
 //! Each file is input from a stranger: what a header says is checked against the length of the file before memory is taken.
 
+mod batch;
+mod cache;
 mod cifar;
+mod decode;
+mod files;
 mod idx;
+mod imagenet32;
+mod set;
+mod stl10;
 mod synthetic;
+mod tiny_imagenet;
+mod tree;
 
-use crate::config::data::DataConfig;
+pub use files::{BadFile, Decoder};
+pub use set::ImageSet;
+
+use crate::config::data::{BadFiles, DataConfig, FolderConfig};
 use crate::error::{Error, Result};
-use sha2::{Digest, Sha256};
+use decode::Decoding;
+use files::Files;
 use std::path::{Path, PathBuf};
 
 /// Which part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// The images to train on.
+    /// The images to pretrain on: those of [`Split::Train`], but for STL-10, which has unlabelled ones for this.
+    Pretrain,
+    /// The labelled images to fit evaluations on.
     Train,
     /// The images to test on.
     Test,
 }
 
-/// Labelled images of one shape, in memory as bytes.
-///
-/// # Shapes
-/// `pixels`: `len * channels * height * width` bytes: images one after another, in each the planes, in each the rows.
-#[derive(Clone, Debug)]
-pub struct ImageSet {
-    /// The images.
-    pub pixels: Vec<u8>,
-    /// 1 for grey, 3 for RGB. Grey images stay grey here; their views have three equal channels.
-    pub channels: usize,
-    /// Rows of an image.
-    pub height: usize,
-    /// Columns of an image.
-    pub width: usize,
-    /// A class for each image, from 0 to `classes - 1`.
-    pub labels: Vec<i64>,
-    /// Number of classes.
-    pub classes: usize,
-    /// Names of the classes, where the files have them; else empty.
-    pub class_names: Vec<String>,
-    /// SHA-256 of shape, labels and pixels, in hexadecimal: the same for the same images, however they were packed.
-    pub sha256: String,
-}
-
-impl ImageSet {
-    /// A set from parts that were checked to fit.
-    fn new(pixels: Vec<u8>, [channels, height, width]: [usize; 3], labels: Vec<i64>, classes: usize) -> Self {
-        let mut hash = Sha256::new();
-        for size in [labels.len(), channels, height, width] {
-            hash.update((size as u64).to_le_bytes());
-        }
-        labels.iter().for_each(|label| hash.update(label.to_le_bytes()));
-        hash.update(&pixels);
-        let sha256 = format!("{:x}", hash.finalize());
-        ImageSet { pixels, channels, height, width, labels, classes, class_names: Vec::new(), sha256 }
-    }
-
-    /// Number of images.
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there is no image; a set that was loaded has some.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
-    /// The bytes of an image.
-    ///
-    /// # Panics
-    /// If there is no such image.
-    pub fn image(&self, index: usize) -> &[u8] {
-        let len = self.channels * self.height * self.width;
-        &self.pixels[index * len..][..len]
-    }
-}
-
-/// Reads a part of the data set that the configuration names.
+/// Reads a part of the data set that the configuration names. Images in files of their own are decoded later, when they are
+/// asked for, unless damaged ones are to be skipped or a cache is to be filled.
 ///
 /// # Errors
 /// Values out of range; a missing or unreadable file; one that is damaged or of another kind, with the place in it.
@@ -87,14 +46,66 @@ pub fn load(config: &DataConfig, split: Split) -> Result<ImageSet> {
         DataConfig::Idx(c) => idx::load(&c.root, split, c.classes),
         DataConfig::Cifar10(c) => cifar::load(&c.root, split, &cifar::CIFAR_10),
         DataConfig::Cifar100(c) => cifar::load(&c.root, split, &cifar::CIFAR_100),
+        DataConfig::Stl10(c) => stl10::load(c, split),
+        DataConfig::Imagenet32(c) => imagenet32::load(&c.root, split),
+        DataConfig::TinyImagenet(c) => tiny_imagenet::load(c, split),
+        DataConfig::Folder(c) => folder(c, split),
         DataConfig::Synthetic(c) => {
             let count = match split {
-                Split::Train => c.train,
+                Split::Pretrain | Split::Train => c.train,
                 Split::Test => c.test,
             };
             Ok(synthetic::make(c.classes, count, c.size, c.seed, split))
         }
     }
+}
+
+/// Image files in a folder for each class.
+fn folder(config: &FolderConfig, split: Split) -> Result<ImageSet> {
+    let train = config.root.join(&config.train);
+    let mut tree = tree::list(&train)?;
+    let mut root = train;
+    if split == Split::Test {
+        root = config.root.join(&config.test);
+        let classes = tree.classes;
+        tree = tree::list(&root)?;
+        tree::relabel(&mut tree, &root, &classes)?;
+        tree.classes = classes;
+    }
+    let how = Decoding { exif_orientation: config.exif_orientation, max_pixels: config.max_pixels };
+    let files = Files { root, files: tree.files, how, shape: None };
+    of_files(files, tree.classes, config.cache.as_deref(), config.bad_files, config.threads)
+}
+
+/// A set of image files, from its cache if it has one.
+fn of_files(
+    mut files: Files,
+    class_names: Vec<String>,
+    cache: Option<&Path>,
+    bad_files: BadFiles,
+    threads: usize,
+) -> Result<ImageSet> {
+    let skip = bad_files == BadFiles::Skip;
+    let set = match cache {
+        Some(folder) => {
+            let opened = cache::open(folder, &mut files, skip, threads)?;
+            ImageSet::cached(opened, &files, class_names)
+        }
+        None => {
+            let bad = if skip { files.leave_out_bad(threads)? } else { Vec::new() };
+            ImageSet::files(files, class_names, bad, threads)
+        }
+    };
+    if let Some(first) = set.bad_files.first() {
+        eprintln!(
+            "note: {} of {} images are left out, {}, for one: {}",
+            set.bad_files.len(),
+            set.len() + set.bad_files.len(),
+            first.path.display(),
+            first.reason
+        );
+    }
+    Ok(set)
 }
 
 /// The first of some files that is there.

@@ -10,7 +10,7 @@ use std::f64::consts::{PI, TAU};
 /// Makes a split: image `i` has class `i % classes`.
 pub(super) fn make(classes: usize, count: usize, size: usize, seed: u64, split: Split) -> ImageSet {
     let split = match split {
-        Split::Train => 0,
+        Split::Pretrain | Split::Train => 0,
         Split::Test => 1,
     };
     let mut pixels = Vec::with_capacity(count * 3 * size * size);
@@ -19,7 +19,7 @@ pub(super) fn make(classes: usize, count: usize, size: usize, seed: u64, split: 
         draw(sample % classes, classes, size, rng, &mut pixels);
     }
     let labels = (0..count).map(|sample| (sample % classes) as i64).collect();
-    ImageSet::new(pixels, [3, size, size], labels, classes)
+    ImageSet::memory(pixels, [3, size, size], labels, classes)
 }
 
 /// Appends the planes of an image of a class.

@@ -1,5 +1,9 @@
 //! What `doctor` finds out: versions, processor, memory, CUDA, and whether a training step really runs.
 
+mod data;
+
+pub use data::{Bad, DataFindings, Part, examine_data, preview};
+
 use crate::error::{Error, Result};
 use crate::machine::{Cpu, Memory};
 use crate::torch::{self, AdamArgs, CudaStatus, LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cuda_status, fused_adam};
@@ -259,7 +263,7 @@ mod tests {
 
     #[test]
     fn tch_is_the_pinned_one() {
-        assert!(include_str!("../Cargo.toml").contains(&format!("tch = \"={TCH}\"")));
+        assert!(include_str!("../../Cargo.toml").contains(&format!("tch = \"={TCH}\"")));
     }
 
     #[test]
