@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Fetches a data set from its publisher, checks it, and unpacks what needs unpacking. Standard library only.
 
-    scripts/fetch_data.py fashion-mnist|cifar10|cifar100 [--root data]
+    scripts/fetch_data.py NAME [--root data]        NAME: fashion-mnist, mnist, cifar10, cifar100, stl10, imagenet32, tiny-imagenet
 
-Files that are there already are checked and kept. Fashion-MNIST falls back to Debian's package dataset-fashion-mnist (apt-get and
-dpkg-deb, no root needed) where its publisher can't be reached. Exit code 0: the set is complete and checked; 1: it is not; 130: interrupted.
+Files that are there already are checked and kept. An interrupted download goes on where it stopped when this is run again, if the
+server can do that. Fashion-MNIST falls back to Debian's package dataset-fashion-mnist (apt-get and dpkg-deb, no root needed) where
+its publisher can't be reached. ImageNet-32 is given to registered users only: where the server refuses, the error says what to
+download by hand and where to put it; the same command then checks and unpacks it.
+Exit code 0: the set is complete and checked; 1: it is not; 130: interrupted.
 
 WEINCE_DATA_MIRROR, if set, is the only place asked over the network: a URL of a folder with the publishers' files.
 """
@@ -16,71 +19,217 @@ import gzip
 import hashlib
 import http.client
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Callable
 
 TIMEOUT_S = 8
 BLOCK = 1 << 20
 SUMS = "SHA256SUMS"
 
-# MD5 of the packed files as torchvision has them, SHA-256 of what is in them: Debian packed the same content anew.
-FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-FASHION_PACKAGE = "dataset-fashion-mnist"
-FASHION_FILES = {
-    "train-images-idx3-ubyte.gz": (
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+
+@dataclass(frozen=True)
+class Idx:
+    """A set of gzip files that stay packed: where they are published, and their sums.
+
+    MD5 is of the packed files as torchvision has them, SHA-256 of what is in them: the same content may be packed anew.
+    """
+
+    places: tuple[str, ...]
+    files: dict[str, tuple[str, str]]
+    package: str | None = None
+
+
+IDX = {
+    "fashion-mnist": Idx(
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        {
+            "train-images-idx3-ubyte.gz": (
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                "bef4ecab320f06d8554ea6380940ec79",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                "bb300cfdad3c16e7a12a480ee83cd310",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+        },
+        package="dataset-fashion-mnist",
     ),
-    "train-labels-idx1-ubyte.gz": (
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        "bef4ecab320f06d8554ea6380940ec79",
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        "bb300cfdad3c16e7a12a480ee83cd310",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    "mnist": Idx(
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+        {
+            "train-images-idx3-ubyte.gz": (
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                "9fb629c4189551a2d022fa330f9573f3",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                "ec29112dd5afa0611ce80d1b7f02629c",
+                "ff7bcfd416de33731a308c3f266cd351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+        },
     ),
 }
 LARGEST_UNPACKED = 64 << 20
 
 
 @dataclass(frozen=True)
-class Cifar:
-    """A binary CIFAR archive: MD5 as on the publisher's page, and the files that it must have with their lengths."""
+class Members:
+    """Files of a set that are alike: their names in its folder, as a pattern of the whole name, and what is known of them."""
 
-    archive: str
-    md5: str
+    name: str
+    count: int  # 0: may be missing
+    least: int  # bytes of each
+    most: int
+    md5: str | None = None
+
+
+def member(name: str, length: int, md5: str | None = None) -> Members:
+    """One file that must be there and whose length is known."""
+    return Members(re.escape(name), 1, length, length, md5)
+
+
+def note(name: str) -> Members:
+    """A text that may be missing."""
+    return Members(re.escape(name), 0, 0, BLOCK)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A set that is published in archives."""
+
+    place: str
+    archives: dict[str, str | None]  # their MD5, where one is published
+    inside: str  # pattern of what precedes the names in the archives
     folder: str
-    files: dict[str, int]
-    extra: tuple[str, ...]
+    members: tuple[Members, ...]
+    room: int  # bytes on the disk once unpacked
+    refused: str = ""  # what to do where the server refuses
 
 
-CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
-CIFAR = {
-    "cifar10": Cifar(
-        "cifar-10-binary.tar.gz",
-        "c32a1d4ab5d03f1284b67883e8d87530",
+STL10_IMAGE = 3 * 96 * 96
+IMAGENET32_IMAGE = 3 * 32 * 32
+
+
+def imagenet32_batch(name: str, images: int, md5: str) -> Members:
+    """A pickled dictionary of pixels, labels and a mean image. How a pickle writes the pixels is its writer's choice: one or two bytes each."""
+    return Members(re.escape(name), 1, images * IMAGENET32_IMAGE, 2 * images * IMAGENET32_IMAGE + (16 << 20), md5)
+
+
+PACKED = {
+    # MD5 as on the publisher's page.
+    "cifar10": Packed(
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        "cifar-10-batches-bin/",
         "cifar-10-batches-bin",
-        {name: 30_730_000 for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]},
-        ("batches.meta.txt", "readme.html"),
+        (
+            Members(r"data_batch_[1-5]\.bin", 5, 30_730_000, 30_730_000),
+            member("test_batch.bin", 30_730_000),
+            note("batches.meta.txt"),
+            note("readme.html"),
+        ),
+        190_000_000,
     ),
-    "cifar100": Cifar(
-        "cifar-100-binary.tar.gz",
-        "03b5dce01913d631647c71ecec9e9cb8",
+    "cifar100": Packed(
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+        "cifar-100-binary/",
         "cifar-100-binary",
-        {"train.bin": 153_700_000, "test.bin": 30_740_000},
-        ("coarse_label_names.txt", "fine_label_names.txt"),
+        (
+            member("train.bin", 153_700_000),
+            member("test.bin", 30_740_000),
+            note("coarse_label_names.txt"),
+            note("fine_label_names.txt"),
+        ),
+        190_000_000,
+    ),
+    # MD5 of the archive and of the files: torchvision/datasets/stl10.py.
+    "stl10": Packed(
+        "http://ai.stanford.edu/~acoates/stl10/",
+        {"stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb"},
+        "stl10_binary/",
+        "stl10_binary",
+        (
+            member("train_X.bin", 5_000 * STL10_IMAGE, "918c2871b30a85fa023e0c44e0bee87f"),
+            member("train_y.bin", 5_000, "5a34089d4802c674881badbb80307741"),
+            member("unlabeled_X.bin", 100_000 * STL10_IMAGE, "5242ba1fed5e4be9e1e742405eb56ca4"),
+            member("test_X.bin", 8_000 * STL10_IMAGE, "7f263ba9f9e0b06b93213547f721ac82"),
+            member("test_y.bin", 8_000, "36f9794fa4beb8a2c72628de14fa638e"),
+            note("class_names.txt"),
+            note("fold_indices.txt"),
+        ),
+        3_130_000_000,
+    ),
+    # The publisher gives no sums. MD5 of the files: class ImageNet32 in trojanvision/utils/datasets/downsampled_imagenet.py of
+    # ain-soph/trojanzoo. Counts of images: Chrabaszcz et al. (2017).
+    "imagenet32": Packed(
+        "https://image-net.org/data/downsample/",
+        {"Imagenet32_train.zip": None, "Imagenet32_val.zip": None},
+        "(?:Imagenet32_(?:train|val)/)?",
+        "imagenet32",
+        (
+            imagenet32_batch("train_data_batch_1", 128_116, "dd6683a336ab645d336f7b47c67d8456"),
+            imagenet32_batch("train_data_batch_2", 128_116, "b9b1f5ad237638a41e80944fc03b42af"),
+            imagenet32_batch("train_data_batch_3", 128_116, "e33306a0f4234b5c5812a32845bfbd04"),
+            imagenet32_batch("train_data_batch_4", 128_116, "4db6d81c460a5170a03ef03e1ddd21dd"),
+            imagenet32_batch("train_data_batch_5", 128_116, "baa0f1d06099f55e5fe50d43fca4d334"),
+            imagenet32_batch("train_data_batch_6", 128_116, "bba3bc6e83e0703df1ec7e277e0b6800"),
+            imagenet32_batch("train_data_batch_7", 128_116, "48dd0fd4511b39d518dbabba2f5b36b7"),
+            imagenet32_batch("train_data_batch_8", 128_116, "46583e44f926baaeacbf8c333dc6110f"),
+            imagenet32_batch("train_data_batch_9", 128_116, "7c82c36ce028b457204f1080d1793669"),
+            imagenet32_batch("train_data_batch_10", 128_123, "14e3a6ce19d584ba97208a1d9f551e63"),
+            imagenet32_batch("val_data", 50_000, "4836a1eec28cd4476eb017126cd0f059"),
+        ),
+        4_200_000_000,
+        "image-net.org gives them to registered users only: log in at https://image-net.org/download-images and take the training and "
+        "validation data of 'Downsampled ImageNet', 32x32 (not the npz format)",
+    ),
+    # MD5 as in avalanche/benchmarks/datasets/tiny_imagenet of ContinualAI/avalanche, and elsewhere.
+    "tiny-imagenet": Packed(
+        "http://cs231n.stanford.edu/",
+        {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
+        "tiny-imagenet-200/",
+        "tiny-imagenet-200",
+        (
+            # 500 numbers a class and 200 classes, so that the count leaves no class short.
+            Members(r"train/(n\d{8})/images/\1_(?:\d|[1-9]\d|[1-4]\d\d)\.JPEG", 100_000, 1, 1 << 16),
+            Members(r"train/(n\d{8})/\1_boxes\.txt", 200, 1, 1 << 16),
+            Members(r"val/images/val_(?:\d|[1-9]\d{1,3})\.JPEG", 10_000, 1, 1 << 16),
+            Members(r"test/images/test_(?:\d|[1-9]\d{1,3})\.JPEG", 10_000, 1, 1 << 16),
+            Members(r"val/val_annotations\.txt", 1, 1, BLOCK),
+            Members(r"wnids\.txt", 1, 1, BLOCK),
+            Members(r"words\.txt", 1, 1, 8 * BLOCK),
+        ),
+        600_000_000,
     ),
 }
 
@@ -93,9 +242,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def places(publisher: str) -> list[str]:
+def places(publisher: tuple[str, ...]) -> tuple[str, ...]:
     mirror = os.environ.get("WEINCE_DATA_MIRROR")
-    return [mirror.rstrip("/") + "/"] if mirror else [publisher]
+    return (mirror.rstrip("/") + "/",) if mirror else publisher
 
 
 def digest(path: Path, kind: str) -> str:
@@ -106,32 +255,70 @@ def digest(path: Path, kind: str) -> str:
     return value.hexdigest()
 
 
-def download(url: str, target: Path, md5: str) -> None:
-    """Fetches a file beside its place, checks it, then puts it there."""
-    part = target.with_name(target.name + ".part")
+def check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise Failed(f"{folder}: {free >> 20} MiB are free on this disk, and {needed >> 20} MiB are needed; choose another with --root")
+
+
+def transfer(url: str, part: Path, room: int) -> bool:
+    """Fetches what is still missing of a file, or all of it where the server can't go on in the middle. Whether it went on."""
+    begun = part.stat().st_size if part.is_file() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={begun}-"} if begun else {})
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, open(part, "wb") as file:
-            total, done, shown = int(answer.headers.get("Content-Length") or 0), 0, -1
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        # Nothing is left to send: the file is complete, or is another than the one that was begun. Its sum tells.
+        if begun and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return True
+        raise
+    with answer:
+        if answer.headers.get_content_type() == "text/html":
+            raise Failed(f"{url}: a web page came in place of the file")
+        goes_on = answer.status == http.client.PARTIAL_CONTENT
+        if goes_on and not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
+            raise Failed(f"{url}: asked to go on at byte {begun}, and the server sent {answer.headers.get('Content-Range')!r}")
+        done = begun if goes_on else 0
+        if goes_on:
+            say(f"  going on at {done >> 20} MiB")
+        length = int(answer.headers.get("Content-Length") or 0)
+        total, shown = done + length if length else 0, -1
+        check_room(part.parent, length + room)
+        with open(part, "ab" if goes_on else "wb") as file:
             while block := answer.read(BLOCK):
                 file.write(block)
                 done += len(block)
                 percent = 100 * done // total if total else 0
                 if sys.stderr.isatty() and percent != shown:
                     shown = percent
-                    print(f"\r  {target.name}: {done >> 20} MiB, {percent} %", end="", file=sys.stderr, flush=True)
+                    print(f"\r  {part.stem}: {done >> 20} MiB, {percent} %", end="", file=sys.stderr, flush=True)
         if sys.stderr.isatty():
             print(file=sys.stderr)
-        if total and done != total:
-            raise Failed(f"{url}: {done} bytes came of {total}")
-        found = digest(part, "md5")
-        if found != md5:
-            raise Failed(f"{url}: MD5 {found}, expected {md5}")
-        part.replace(target)
+    if total and done != total:
+        raise Failed(f"{url}: {done} bytes came of {total}; run this again to go on from there")
+    return goes_on
+
+
+def download(url: str, target: Path, md5: str | None, room: int = 0) -> None:
+    """Fetches a file beside its place, checks it, then puts it there. `room`: bytes that are needed beside it.
+
+    What came before an interruption stays, for the next run to go on with.
+    """
+    part = target.with_name(target.name + ".part")
+    try:
+        while True:
+            went_on = transfer(url, part, room)
+            found = digest(part, "md5") if md5 else None
+            if found == md5:
+                part.replace(target)
+                return
+            part.unlink()
+            if not went_on:
+                raise Failed(f"{url}: MD5 {found}, expected {md5}")
+            say("  what was here before does not go with the rest; once more from the start")
     except (urllib.error.URLError, http.client.HTTPException, ValueError, TimeoutError, ConnectionError) as error:
         reason = error.reason if type(error) is urllib.error.URLError else error
         raise Failed(f"{url}: {reason}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def content_is(path: Path, sha256: str) -> bool:
@@ -149,9 +336,9 @@ def content_is(path: Path, sha256: str) -> bool:
     return value.hexdigest() == sha256
 
 
-def fashion_from_debian(folder: Path, wanted: dict[str, str]) -> None:
+def from_debian(package: str, folder: Path, wanted: dict[str, str]) -> None:
     """Takes the files out of Debian's package, without root: `apt-get download` and `dpkg-deb -x` into a temporary folder."""
-    where = f"Debian's package {FASHION_PACKAGE}"
+    where = f"Debian's package {package}"
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
             raise Failed(f"{where}: {tool} is not installed")
@@ -166,24 +353,24 @@ def fashion_from_debian(folder: Path, wanted: dict[str, str]) -> None:
             return subprocess.run(["apt-get", "-q", *patience, *command], cwd=room, capture_output=True, text=True, timeout=600)
 
         try:
-            result = apt("download", FASHION_PACKAGE)
+            result = apt("download", package)
             if result.returncode:
                 say("  the list of packages is missing or old: fetching one of our own")
                 update = apt(*private, "update")
-                result = apt(*private, "download", FASHION_PACKAGE)
+                result = apt(*private, "download", package)
                 if result.returncode:
                     reasons = [result.stderr.strip().splitlines()[-1:], update.stderr.strip().splitlines()[:1]]
                     raise Failed(f"{where}: {'; '.join(line for lines in reasons for line in lines) or 'apt-get failed'}")
-            package = next(room.glob("*.deb"), None)
-            if package is None:
+            file = next(room.glob("*.deb"), None)
+            if file is None:
                 raise Failed(f"{where}: apt-get download left no file")
-            unpack = subprocess.run(["dpkg-deb", "-x", package, room / "x"], capture_output=True, text=True, timeout=600)
-            if unpack.returncode:
-                raise Failed(f"{where}: {unpack.stderr.strip()}")
+            unpacked = subprocess.run(["dpkg-deb", "-x", file, room / "x"], capture_output=True, text=True, timeout=600)
+            if unpacked.returncode:
+                raise Failed(f"{where}: {unpacked.stderr.strip()}")
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{where}: no end after {error.timeout:.0f} s") from error
         for name, sha256 in wanted.items():
-            source = room / "x/usr/share/datasets/fashion-mnist" / name
+            source = room / "x/usr/share/datasets" / folder.name / name
             if not content_is(source, sha256):
                 raise Failed(f"{where}: {name} is missing or has another content than published")
             part = folder / (name + ".part")
@@ -191,115 +378,192 @@ def fashion_from_debian(folder: Path, wanted: dict[str, str]) -> None:
             part.replace(folder / name)
 
 
-def fetch_fashion(root: Path) -> Path:
-    folder = root / "fashion-mnist"
+def fetch_idx(name: str, root: Path) -> Path:
+    published, folder = IDX[name], root / name
     folder.mkdir(parents=True, exist_ok=True)
     missing = {}
-    for name, (md5, sha256) in FASHION_FILES.items():
-        path = folder / name
+    for file, (md5, sha256) in published.files.items():
+        path = folder / file
         if path.is_file() and content_is(path, sha256):
             say(f"{path}: present, checked")
         else:
-            missing[name] = (md5, sha256)
-    if not missing:
-        return folder
+            missing[file] = (md5, sha256)
     tried = []
-    for place in places(FASHION_URL):
-        say(f"fetching {len(missing)} files from {place}")
+    for place in places(published.places):
+        if missing:
+            say(f"fetching {len(missing)} files from {place}")
         try:
-            for name, (md5, sha256) in missing.items():
-                download(place + name, folder / name, md5)
-                if not content_is(folder / name, sha256):
-                    raise Failed(f"{place}{name}: the content is not the published one")
-            return folder
+            for file, (md5, sha256) in list(missing.items()):
+                download(place + file, folder / file, md5)
+                if not content_is(folder / file, sha256):
+                    raise Failed(f"{place}{file}: the content is not the published one")
+                del missing[file]
         except Failed as error:
             say(f"  {error}")
             tried.append(str(error))
-    say(f"fetching Debian's package {FASHION_PACKAGE}")
-    try:
-        fashion_from_debian(folder, {name: sha256 for name, (_, sha256) in missing.items()})
-        return folder
-    except Failed as error:
-        say(f"  {error}")
-        tried.append(str(error))
-    raise Failed("; ".join(tried))
+    if missing and published.package:
+        say(f"fetching Debian's package {published.package}")
+        try:
+            from_debian(published.package, folder, {file: sha256 for file, (_, sha256) in missing.items()})
+            missing = {}
+        except Failed as error:
+            say(f"  {error}")
+            tried.append(str(error))
+    if missing:
+        raise Failed("; ".join(tried))
+    return folder
 
 
-def complete(folder: Path, files: dict[str, int]) -> bool:
-    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in files.items())
+def matching(published: Packed, name: str) -> Members | None:
+    return next((m for m in published.members if re.fullmatch(m.name, name, re.ASCII)), None)
 
 
-def write_sums(folder: Path, files: dict[str, int]) -> None:
-    """Notes what was in a checked archive, in the format of sha256sum, as the publisher gives a sum of the archive alone."""
-    (folder / SUMS).write_text("".join(f"{digest(folder / name, 'sha256')}  {name}\n" for name in files))
+def wanted_files(published: Packed, folder: Path) -> dict[str, Members]:
+    """The files of the set that are in its folder with a length that they may have, in order."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            inside = path.relative_to(folder).as_posix()
+            members = matching(published, inside)
+            if members and path.is_file() and members.least <= path.stat().st_size <= members.most:
+                found[inside] = members
+    return dict(sorted(found.items()))
+
+
+def shortage(published: Packed, found: dict[str, Members]) -> str | None:
+    """What is missing of a set, if anything."""
+    counts = Counter(found.values())
+    short = [m for m in published.members if counts[m] < m.count]
+    return "; ".join(f"{counts[m]} of {m.count} files {m.name} of {m.least} to {m.most} bytes" for m in short) or None
+
+
+def write_sums(folder: Path, names: dict[str, Members]) -> None:
+    """Notes what was in a checked archive, in the format of sha256sum: the publishers give sums of archives, if any."""
+    part = folder / (SUMS + ".part")
+    part.write_text("".join(f"{digest(folder / name, 'sha256')}  {name}\n" for name in names))
+    part.replace(folder / SUMS)
 
 
 def sums_hold(folder: Path) -> bool:
     lines = [line.split(maxsplit=1) for line in (folder / SUMS).read_text().splitlines()]
-    return all(len(line) == 2 and digest(folder / line[1], "sha256") == line[0] for line in lines)
+    return all(len(line) == 2 and (folder / line[1]).is_file() and digest(folder / line[1], "sha256") == line[0] for line in lines)
 
 
-def unpack(archive: Path, cifar: Cifar, folder: Path) -> None:
-    """Takes the known files out of the archive, by name and nothing else, so that no member can choose where it is written."""
-    wanted = {f"{cifar.folder}/{name}": name for name in (*cifar.files, *cifar.extra)}
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                name = wanted.get(member.name.removeprefix("./"))
-                if name is None or not member.isreg():
-                    continue
-                if member.size > cifar.files.get(name, BLOCK):
-                    raise Failed(f"{archive}: {member.name} has {member.size} bytes; expected {cifar.files.get(name, BLOCK)} at most")
-                part = folder / (name + ".part")
-                with tar.extractfile(member) as source, open(part, "wb") as target:
-                    shutil.copyfileobj(source, target, BLOCK)
-                part.replace(folder / name)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise Failed(f"{archive}: {error}") from error
-    if not complete(folder, cifar.files):
-        raise Failed(f"{archive}: a file of the set is missing or has another length than published; found {sorted(os.listdir(folder))}")
-
-
-def fetch_cifar(root: Path, cifar: Cifar) -> Path:
-    folder = root / cifar.folder
-    if complete(folder, cifar.files):
-        if not (folder / SUMS).is_file():
-            say(f"{folder}: present, all lengths right; there is no {SUMS} to check the content with")
-            return folder
-        if sums_hold(folder):
-            say(f"{folder}: present, checked")
-            return folder
-        say(f"{folder}: present, but damaged")
-    root.mkdir(parents=True, exist_ok=True)
-    archive = root / cifar.archive
-    tried = []
-    if archive.is_file() and digest(archive, "md5") == cifar.md5:
-        say(f"{archive}: present, checked")
+def contents(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+    """Name, length and content of the regular files in a zip or tar.gz; links, folders and devices are passed over."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                kind = stat.S_IFMT(info.external_attr >> 16)
+                if not info.is_dir() and kind in (0, stat.S_IFREG):
+                    yield info.filename, info.file_size, lambda info=info: packed.open(info)
     else:
-        for place in places(CIFAR_URL):
-            say(f"fetching {place}{cifar.archive}")
+        with tarfile.open(archive, "r:gz") as packed:
+            for info in packed:
+                if info.isreg():
+                    yield info.name, info.size, lambda info=info: packed.extractfile(info)
+
+
+def unpack(archive: Path, published: Packed, folder: Path) -> None:
+    """Takes the known files out of an archive, by name and nothing else, so that no member can choose where it is written."""
+    pattern = re.compile(published.inside + "(.*)", re.ASCII)
+    try:
+        for inside, length, content in contents(archive):
+            inner = pattern.fullmatch(inside.removeprefix("./"))
+            members = inner and matching(published, inner[1])
+            if not members:
+                continue
+            if not members.least <= length <= members.most:
+                raise Failed(f"{archive}: {inside} has {length} bytes; expected {members.least} to {members.most}")
+            path = folder / inner[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(path.name + ".part")
+            md5, left = hashlib.md5(usedforsecurity=False), length
             try:
-                download(place + cifar.archive, archive, cifar.md5)
+                with content() as source, open(part, "wb") as target:
+                    while block := source.read(BLOCK):
+                        target.write(block)
+                        md5.update(block)
+                        left -= len(block)
+                if left:
+                    raise Failed(f"{archive}: {inside} ends {left} bytes early")
+                if members.md5 and md5.hexdigest() != members.md5:
+                    raise Failed(f"{archive}: {inside} has the MD5 {md5.hexdigest()}, expected {members.md5}; remove the archive and fetch it again")
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, RuntimeError, NotImplementedError) as error:
+        raise Failed(f"{archive}: {error}; remove the archive and fetch it again") from error
+
+
+def is_checked(published: Packed, folder: Path) -> bool:
+    """Whether the set lies unpacked in its folder, undamaged. Says what could be checked."""
+    found = wanted_files(published, folder)
+    if shortage(published, found):
+        return False
+    if (folder / SUMS).is_file():
+        good = sums_hold(folder)
+    else:
+        sums = {name: members.md5 for name, members in found.items() if members.count}
+        if not all(sums.values()):
+            say(f"{folder}: present, all lengths right; there is no {SUMS} to check the content with")
+            return True
+        if good := all(digest(folder / name, "md5") == md5 for name, md5 in sums.items()):
+            write_sums(folder, found)
+    say(f"{folder}: present, {'checked' if good else 'but damaged'}")
+    return good
+
+
+def fetch_packed(name: str, root: Path) -> Path:
+    published, folder = PACKED[name], root / PACKED[name].folder
+    if is_checked(published, folder):
+        return folder
+    root.mkdir(parents=True, exist_ok=True)
+    fetched, tried, by_hand = [], [], []
+    for archive, md5 in published.archives.items():
+        path = root / archive
+        if path.is_file() and (md5 is None or digest(path, "md5") == md5):
+            say(f"{path}: present" + (", checked" if md5 else ""))
+            continue
+        for place in places((published.place,)):
+            say(f"fetching {place}{archive}")
+            try:
+                download(place + archive, path, md5, published.room)
+                fetched.append(path)
                 break
             except Failed as error:
                 say(f"  {error}")
                 tried.append(str(error))
         else:
-            raise Failed("; ".join(tried) + f"; or put {cifar.archive} (MD5 {cifar.md5}) into {root} yourself and run this again")
-    unpack(archive, cifar, folder)
-    write_sums(folder, cifar.files)
-    archive.unlink()
+            by_hand.append(f"{archive} (MD5 {md5})" if md5 else archive)
+    if by_hand:
+        advice = f"; or put {' and '.join(by_hand)} into {root} yourself and run this again"
+        raise Failed("; ".join(tried) + advice + (f" ({published.refused})" if published.refused else ""))
+    folder.mkdir(exist_ok=True)
+    check_room(folder, published.room)
+    for archive in published.archives:
+        say(f"unpacking {root / archive}")
+        unpack(root / archive, published, folder)
+    found = wanted_files(published, folder)
+    if missing := shortage(published, found):
+        raise Failed(f"{', '.join(published.archives)}: not all of the set is in {folder}: {missing}")
+    write_sums(folder, found)
+    for archive in published.archives:
+        if root / archive in fetched:
+            (root / archive).unlink()
+        else:
+            say(f"{root / archive}: no longer needed")
     return folder
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Fetches a data set and checks it.")
-    parser.add_argument("name", choices=["fashion-mnist", *CIFAR], help="the data set")
+    parser.add_argument("name", choices=[*IDX, *PACKED], help="the data set")
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder for data sets (default: data)")
     args = parser.parse_args()
     try:
-        folder = fetch_fashion(args.root) if args.name == "fashion-mnist" else fetch_cifar(args.root, CIFAR[args.name])
+        folder = fetch_idx(args.name, args.root) if args.name in IDX else fetch_packed(args.name, args.root)
     except Failed as error:
         say(f"error: {args.name} could not be fetched. Looked here: {error}")
         return 1

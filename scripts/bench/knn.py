@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Exact nearest neighbours, ours against faiss-cpu's IndexFlatIP: 10,000 queries in a bank of 50,000 x 512, k = 200, in turns.
+
+    .venv/bin/python scripts/bench/knn.py [--turns 3] [--bank 50000] [--queries 10000] [--k 200] [--peer-only]
+
+Features are random classes with duplicates, of norm 1, float32. The time is that of the search alone, once with one thread and once
+with all. Prints seconds of every round (least and median) and ours / faiss, and compares the neighbours: the share of queries
+with the same list, and where lists differ, how much the similarities of equal rank do, computed again in float64. Installs
+faiss-cpu into the environment where it is missing.
+
+Both programs are called as `knn BANK.safetensors QUERIES.safetensors K OUT.safetensors`: `features` [n, d] float32 of norm 1 in; `indices`
+[queries, k] int64 and `similarities` [queries, k] float32 out, nearest first; the last line printed is {"seconds": [...]}, one
+number a round.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+import paired
+
+FAISS = "faiss-cpu==1.15.1"
+ROUNDS = 2
+CLASSES = 100
+# Both similarities are sums of 512 float32 products in some order: they err by some 1e-7.
+TOLERANCE = 1e-6
+
+
+def peer(bank: str, queries: str, k: str, out: str) -> None:
+    import os
+
+    import faiss
+
+    faiss.omp_set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    bank, queries, k = load_file(bank)["features"], load_file(queries)["features"], int(k)
+    index = faiss.IndexFlatIP(bank.shape[1])
+    index.add(bank)
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        similarities, indices = index.search(queries, k)
+        seconds.append(time.perf_counter() - start)
+    save_file({"indices": indices, "similarities": similarities}, out)
+    print(json.dumps({"seconds": seconds}))
+
+
+def features(count: int, dimensions: int, centres: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Rows of norm 1 around centres of classes; one in a thousand is a copy of another, as in real sets."""
+    rows = centres[generator.integers(len(centres), size=count)] + generator.normal(size=(count, dimensions)) * 0.8
+    copies = generator.choice(count, size=count // 1000, replace=False)
+    rows[copies] = rows[generator.integers(count, size=len(copies))]
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def compare(bank: np.ndarray, queries: np.ndarray, ours: dict, theirs: dict) -> str:
+    """The share of equal lists, and the largest difference of similarities of equal rank and from what was reported."""
+    same = (ours["indices"] == theirs["indices"]).all(axis=1)
+    between, reported = 0.0, 0.0
+    bank = bank.astype(np.float64)
+    for row in np.flatnonzero(~same):
+        exact = [bank[result["indices"][row]] @ queries[row].astype(np.float64) for result in (ours, theirs)]
+        between = max(between, np.abs(np.sort(exact[0]) - np.sort(exact[1])).max())
+        reported = max(reported, np.abs(exact[0] - ours["similarities"][row]).max())
+    reported = max(reported, np.abs(ours["similarities"] - theirs["similarities"]).max())
+    good = between <= TOLERANCE and reported <= TOLERANCE
+    sets = (np.sort(ours["indices"], axis=1) == np.sort(theirs["indices"], axis=1)).all(axis=1)
+    text = (
+        f"neighbours: {same.mean():.2%} of the lists are the same, {sets.mean():.2%} but for their order; where they differ, similarities of "
+        f"equal rank differ by {between:.1e} at most (float64), reported ones by {reported:.1e}; allowed {TOLERANCE:.0e}"
+    )
+    if not good:
+        sys.exit(f"error: {text}")
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--bank", type=int, default=50_000)
+    parser.add_argument("--queries", type=int, default=10_000)
+    parser.add_argument("--k", type=int, default=200)
+    parser.add_argument("--peer-only", action="store_true", help="measure faiss alone")
+    parser.add_argument("--peer", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.peer:
+        return peer(*args.peer)
+
+    paired.need("faiss", FAISS)
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(CLASSES, 512))
+    bank, queries = (features(count, 512, centres, generator) for count in (args.bank, args.queries))
+    programs = {"faiss": [sys.executable, __file__, "--peer"]}
+    if not args.peer_only:
+        programs = {"ours": [paired.bench_binary("knn")], **programs}
+    print(f"{paired.processor()}; {paired.versions('faiss-cpu', 'numpy')}")
+    print(f"{args.queries} queries in {args.bank} x 512, k = {args.k}; {args.turns} turns of {ROUNDS} rounds or what the program makes")
+    with tempfile.TemporaryDirectory() as folder:
+        files = [str(Path(folder) / name) for name in ("bank.safetensors", "queries.safetensors")]
+        for file, rows in zip(files, (bank, queries)):
+            save_file({"features": rows}, file)
+        for threads in paired.thread_counts():
+            seconds = {name: [] for name in programs}
+            for _ in range(args.turns):
+                for name, program in programs.items():
+                    out = Path(folder) / f"{name}.safetensors"
+                    seconds[name] += paired.measure([*program, *files, args.k, out], threads)["seconds"]
+            print(f"threads {threads}")
+            for name in programs:
+                print(f"  {name:6} {paired.spread(seconds[name])}")
+            if not args.peer_only:
+                print(f"  ours / faiss: {paired.ratio(seconds['ours'], seconds['faiss'])}")
+                print(f"  {compare(bank, queries, *(load_file(Path(folder) / f'{name}.safetensors') for name in ('ours', 'faiss')))}")
+
+
+if __name__ == "__main__":
+    main()
