@@ -252,6 +252,17 @@ impl Classes {
         })
     }
 
+    /// Refuses a training part of one class.
+    pub(super) fn refuse_one(&self) -> Result<()> {
+        if self.count() < 2 {
+            return Err(Error::Input(format!(
+                "all training samples have the label {}; a linear probe needs two classes or more",
+                self.labels[0]
+            )));
+        }
+        Ok(())
+    }
+
     /// The number of classes in the training part.
     pub fn count(&self) -> usize {
         self.labels.len()

@@ -86,22 +86,14 @@ pub fn evaluate(
         )));
     }
     let classes = Classes::of(train, test)?;
-    if classes.count() < 2 {
-        return Err(Error::Input(format!(
-            "all training samples have the label {}; a linear probe needs two classes or more",
-            classes.labels[0]
-        )));
-    }
+    classes.refuse_one()?;
     let _guard = tch::no_grad_guard();
     let mut outcomes = Vec::new();
     for (i, &seed) in seeds.iter().enumerate() {
         let split = stratified(&classes.train, classes.count(), config.validation(), seed)?;
         let task = Task { train, classes: &classes, split: &split, device };
         let mut step = |done, steps| progress(i as u64 * steps + done, seeds.len() as u64 * steps);
-        let (model, val_accuracy, fit) = match config {
-            LinearConfig::Lbfgs(config) => logistic::fit(config, &task, &mut step)?,
-            LinearConfig::Adam(config) => adam::train(config, seed, &task, &mut step)?,
-        };
+        let (model, val_accuracy, fit) = task.fit(config, seed, &mut step)?;
         let (test_correct, _) = model.score(test.features(), None, &classes.test)?;
         outcomes.push(Outcome {
             seed,
@@ -125,6 +117,27 @@ pub fn evaluate(
     })
 }
 
+/// Fits the probe of one seed, as [`evaluate`] does for each: the classifier, and what is known of its fit.
+///
+/// # Errors
+/// As [`evaluate`], but for those of the test part.
+pub fn fit(
+    config: &LinearConfig,
+    seed: u64,
+    train: &Features,
+    device: Device,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Classifier, Fit)> {
+    config.validate()?;
+    let classes = Classes::of(train, train)?;
+    classes.refuse_one()?;
+    let _guard = tch::no_grad_guard();
+    let split = stratified(&classes.train, classes.count(), config.validation(), seed)?;
+    let task = Task { train, classes: &classes, split: &split, device };
+    let (model, _, fit) = task.fit(config, seed, progress)?;
+    Ok((model, fit))
+}
+
 /// One seed's data.
 pub(super) struct Task<'a> {
     pub train: &'a Features,
@@ -134,6 +147,18 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
+    fn fit(
+        &self,
+        config: &LinearConfig,
+        seed: u64,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Classifier, Option<f64>, Fit)> {
+        match config {
+            LinearConfig::Lbfgs(config) => logistic::fit(config, self, progress),
+            LinearConfig::Adam(config) => adam::train(config, seed, self, progress),
+        }
+    }
+
     /// Accuracy and mean loss of a classifier on the validation part; none where nothing was held out.
     pub fn validate(&self, model: &Classifier) -> Result<Option<(f64, f64)>> {
         let held = &self.split.validation;
@@ -150,16 +175,30 @@ impl Task<'_> {
 ///
 /// # Shapes
 /// `mean`, `scale` [d]; `weight` [d + 1, classes], the last row the bias.
-pub(super) struct Classifier {
-    pub mean: Tensor,
-    pub scale: Tensor,
-    pub weight: Tensor,
+#[derive(Debug)]
+pub struct Classifier {
+    pub(super) mean: Tensor,
+    pub(super) scale: Tensor,
+    pub(super) weight: Tensor,
 }
 
 impl Classifier {
+    /// Weights and biases for features that are centred and scaled.
+    ///
+    /// # Shapes
+    /// [classes, d] and `[classes]`, float64, classes in the order of their labels.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn weight_and_bias(&self) -> Result<(Tensor, Tensor)> {
+        let d = self.weight.size()[0] - 1;
+        let weight = self.weight.f_narrow(0, 0, d)?.f_tr()?.f_contiguous()?;
+        Ok((weight, self.weight.f_get(d)?.f_contiguous()?))
+    }
+
     /// How many of the rows are right, and their mean cross-entropy over those with a known class. `rows` selects and
     /// orders; the lowest class wins a tie.
-    pub fn score(&self, features: &Tensor, rows: Option<&[i64]>, targets: &[Option<usize>]) -> Result<(usize, f64)> {
+    pub(super) fn score(&self, features: &Tensor, rows: Option<&[i64]>, targets: &[Option<usize>]) -> Result<(usize, f64)> {
         let classes = self.weight.size()[1] as usize;
         let (mut correct, mut loss, mut known) = (0, 0.0, 0usize);
         for (b, targets) in targets.chunks(BLOCK).enumerate() {
