@@ -23,8 +23,8 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def bench_binary() -> str:
-    command = ["cargo", "build", "--release", "--bench", "checkpoint", "--message-format=json"]
+def bench_binary(name: str) -> str:
+    command = ["cargo", "build", "--release", "--bench", name, "--message-format=json"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
     found = [line.get("executable") for line in map(json.loads, lines) if line.get("target", {}).get("kind") == ["bench"]]
     return next(path for path in found if path)
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
 
-    ours = subprocess.Popen([bench_binary()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    ours = subprocess.Popen([bench_binary("checkpoint")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(what: str, file: Path) -> float:
         if what == "save":
