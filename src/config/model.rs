@@ -262,7 +262,7 @@ mod tests {
             ("encoder: {kind: resnet81}", "`resnet18`"),
             ("encoder: {kind: resnet18, steam: small}", "`stem`"),
             ("encoder: {kind: resnet18, stem: smal}", "`small`"),
-            ("encoder: {kind: vit_small, patch: 8}", "`patch_size`"),
+            ("encoder: {kind: vit_small, patch_sise: 8}", "`patch_size`"),
             ("encoder: {kind: vit_smal}", "`vit_small`"),
             ("encoder: {kind: resnet18}\nprojector: {dims: 3}", "`dim`"),
         ] {
