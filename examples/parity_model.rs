@@ -1,9 +1,10 @@
-//! What scripts/parity/test_model.py needs to see from Rust: an encoder run on weights from Python, and files to read there.
+//! What scripts/parity/test_model.py and test_vit.py need to see from Rust: an encoder run on weights from Python, and files to read there.
 //!
 //! parity_model encode ENCODER_YAML WEIGHTS IMAGES FOLDER   (WEIGHTS of any kind; IMAGES safetensors with `images`)
+//! parity_model learn ENCODER_YAML PRECISION WEIGHTS BATCH STEPS LR FOLDER   (BATCH safetensors with `images`, `target`)
 //! parity_model batch CONFIG STEP FILE                      (the two views of a step as safetensors)
 //! parity_model images CONFIG PART FILE                     (what evaluation sees of `pretrain`, `train` or `test`)
-//! parity_model initial MODEL_YAML SEED FOLDER
+//! parity_model initial MODEL_YAML SEED FOLDER [SIZE]
 //! parity_model values FOLDER
 
 use std::collections::BTreeMap;
@@ -11,9 +12,11 @@ use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use weince::checkpoint::{Value, safetensors, torch_file};
 use weince::config::model::{EncoderConfig, ModelConfig};
+use weince::config::precision::Precision;
 use weince::config::vision::VisionConfig;
 use weince::data::{self, Split};
-use weince::model::Model;
+use weince::model::{Encoder, Fit, Found, Model};
+use weince::optim::Optimizer;
 use weince::train::Plan;
 
 fn main() -> anyhow::Result<()> {
@@ -22,28 +25,28 @@ fn main() -> anyhow::Result<()> {
         ["encode", config, weights, images, folder] => {
             encode(config, Path::new(weights), Path::new(images), Path::new(folder))
         }
-        ["initial", config, seed, folder] => initial(config, seed.parse()?, Path::new(folder)),
+        ["learn", config, precision, weights, batch, steps, lr, folder] => {
+            let precision = weince::config::parse(precision, "command line", &[])?;
+            let files = [weights, batch, folder].map(Path::new);
+            learn(config, precision, files, steps.parse()?, lr.parse()?)
+        }
+        ["initial", config, seed, folder] => initial(config, seed.parse()?, Path::new(folder), 32),
+        ["initial", config, seed, folder, size] => initial(config, seed.parse()?, Path::new(folder), size.parse()?),
         ["values", folder] => values(Path::new(folder)),
         ["batch", config, step, file] => batch(Path::new(config), step.parse()?, Path::new(file)),
         ["images", config, part, file] => images(Path::new(config), part, Path::new(file)),
         _ => anyhow::bail!(
-            "expected `encode`, `initial`, `values`, `batch` or `images` with their arguments, found {args:?}"
+            "expected `encode`, `learn`, `initial`, `values`, `batch` or `images` with their arguments, found {args:?}"
         ),
     }
 }
 
 /// Features in evaluation, then a training pass that moves the running statistics, then all weights as files.
 fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow::Result<()> {
-    let config: EncoderConfig = weince::config::parse(config, "command line", &[])?;
-    let encoder = weince::model::encoder(&config, 32)?;
-    let tensors = weince::checkpoint::tensors(weights)?;
-    let fit =
-        weince::model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &regex::RegexSet::empty())?;
-    if let weince::model::Found::Loaded(fit) = fit {
-        println!("{fit}");
-    }
     let given = safetensors::load(images)?.tensors;
     let images = &given.first().ok_or_else(|| anyhow::anyhow!("no images"))?.1;
+    let (encoder, fit) = loaded(config, weights, images)?;
+    println!("{fit}");
 
     let features = |train| tch::no_grad(|| encoder.forward(images, train));
     let out = [("eval".to_string(), features(false)?), ("train".to_string(), features(true)?)];
@@ -53,6 +56,51 @@ fn encode(config: &str, weights: &Path, images: &Path, folder: &Path) -> anyhow:
     let note = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     safetensors::save(&folder.join("encoder.safetensors"), &state, &note)?;
     torch_file::save(&folder.join("encoder.pt"), &Value::state_dict(state))?;
+    Ok(())
+}
+
+/// An encoder for such images with a file's weights, and what was taken.
+fn loaded(config: &str, weights: &Path, images: &Tensor) -> anyhow::Result<(Box<dyn Encoder>, Fit)> {
+    let config: EncoderConfig = weince::config::parse(config, "command line", &[])?;
+    let encoder = weince::model::encoder(&config, images.size()[2] as usize)?;
+    let tensors = weince::checkpoint::tensors(weights)?;
+    let found =
+        weince::model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &regex::RegexSet::empty())?;
+    let Found::Loaded(fit) = found else { anyhow::bail!("{found:?}") };
+    Ok((encoder, fit))
+}
+
+/// Gradient descent on the mean squared distance of the features from a target; prints the loss of each step, and keeps features
+/// and gradients of the first.
+fn learn(config: &str, precision: Precision, files: [&Path; 3], steps: usize, lr: f64) -> anyhow::Result<()> {
+    let [weights, batch, folder] = files;
+    let given = safetensors::load(batch)?.tensors;
+    let part = |name: &str| {
+        let found = given.iter().find(|(n, _)| n == name).map(|(_, t)| t.shallow_clone());
+        found.ok_or_else(|| anyhow::anyhow!("no {name}"))
+    };
+    let (images, target) = (part("images")?, part("target")?);
+    let (encoder, _) = loaded(config, weights, &images)?;
+    let parameters = encoder.store().parameters();
+    let mut optimizer = Optimizer::new(&weince::config::parse("{kind: sgd}", "sgd", &[])?, &parameters)?;
+    for step in 0..steps {
+        let forward = || encoder.forward(&images, true);
+        let features = match precision.cast() {
+            Some(kind) => weince::torch::autocast(Device::Cpu, kind, forward)?,
+            None => forward()?,
+        };
+        let loss = (features.to_kind(Kind::Float) - &target).square().mean(Kind::Float);
+        optimizer.zero_grad()?;
+        loss.backward();
+        if step == 0 {
+            let gradients: Vec<_> = parameters.iter().map(|(name, p)| (name.clone(), p.grad())).collect();
+            safetensors::save(&folder.join("gradients.safetensors"), &gradients, &BTreeMap::new())?;
+            let features = [("features".to_string(), features.detach())];
+            safetensors::save(&folder.join("features.safetensors"), &features, &BTreeMap::new())?;
+        }
+        optimizer.step(lr, None)?;
+        println!("{}", loss.double_value(&[]));
+    }
     Ok(())
 }
 
@@ -85,10 +133,10 @@ fn images(config: &Path, part: &str, file: &Path) -> anyhow::Result<()> {
 }
 
 /// A model as it is before training.
-fn initial(config: &str, seed: i64, folder: &Path) -> anyhow::Result<()> {
+fn initial(config: &str, seed: i64, folder: &Path, size: usize) -> anyhow::Result<()> {
     let config: ModelConfig = weince::config::parse(config, "command line", &[])?;
     tch::manual_seed(seed);
-    let model = Model::new(&config, 32)?;
+    let model = Model::new(&config, size)?;
     safetensors::save(&folder.join("initial.safetensors"), &model.state_dict(), &BTreeMap::new())?;
     Ok(())
 }

@@ -22,14 +22,15 @@ pub fn symmetric(seed: u64, shape: &[i64], scale: f64) -> Tensor {
     Tensor::from_slice(&values).reshape(shape)
 }
 
-/// The value of the `position`-th entry of a ResNet's state_dict, in float64 (integers for the counter).
+/// The value of the `position`-th entry of an encoder's state_dict, in float64 (integers for the counter).
 pub fn state_value(position: usize, name: &str, shape: &[i64]) -> Tensor {
     let seed = 1000 + position as u64;
     if name.ends_with("num_batches_tracked") {
         return Tensor::from(3i64);
     }
-    let positive = ["running_var", "bn1.weight", "bn2.weight", "bn3.weight", "downsample.1.weight"];
-    if positive.iter().any(|end| name.ends_with(end)) {
+    let batch_norm = ["running_var", "bn1.weight", "bn2.weight", "bn3.weight", "downsample.1.weight"];
+    let layer_norm = ["norm.weight", "norm1.weight", "norm2.weight"];
+    if batch_norm.iter().chain(&layer_norm).any(|end| name.ends_with(end)) {
         let n = shape.iter().product::<i64>() as usize;
         let values: Vec<f64> = uniform(seed, n).iter().map(|u| 0.5 + u).collect();
         return Tensor::from_slice(&values).reshape(shape);

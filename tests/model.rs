@@ -1,4 +1,4 @@
-//! ResNets and projector against torchvision and torch: names, outputs, gradients, running statistics.
+//! ResNets, Vision Transformer and projector against torchvision, timm and torch: names, outputs, gradients, running statistics.
 
 use crate::formula::{assert_close, fingerprint, state_value, symmetric};
 use serde::Deserialize;
@@ -6,15 +6,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use tch::{Kind, Tensor};
 use weince::config::model::ModelConfig;
-use weince::model::{Model, Projector};
+use weince::model::{Encoder, Found, Model, Projector};
 use weince::optim::Optimizer;
 
 /// Everything that scripts/fixtures/model.py knows about one network; fingerprints as in `formula`.
 #[derive(Deserialize)]
 struct Case {
-    kind: String,
-    stem: String,
-    width: i64,
+    encoder: serde_json::Value,
     images: Vec<i64>,
     state_dict: serde_json::Map<String, serde_json::Value>,
     runs: Vec<Run>,
@@ -35,27 +33,35 @@ fn golden(name: &str) -> String {
 }
 
 fn model(case: &Case) -> Model {
-    let text = format!("encoder: {{kind: {}, stem: {}, width: {}}}", case.kind, case.stem, case.width);
-    let config: ModelConfig = weince::config::parse(&text, "golden", &[]).unwrap();
-    Model::new(&config, 32).unwrap()
+    // JSON is YAML too.
+    let config: ModelConfig = weince::config::parse(&format!("encoder: {}", case.encoder), "golden", &[]).unwrap();
+    Model::new(&config, case.images[2] as usize).unwrap()
+}
+
+/// The encoder's entries in order, with values by formula.
+fn by_formula(encoder: &dyn Encoder) -> Vec<(String, Tensor)> {
+    let state = encoder.store().state_dict();
+    state.iter().enumerate().map(|(i, (n, t))| (n.clone(), state_value(i, n, &t.size()))).collect()
 }
 
 fn check(name: &str) {
     let case: Case = serde_json::from_str(&golden(name)).unwrap();
-    check_fresh(name, &case);
-    for run in &case.runs {
-        check_run(name, &case, run);
-    }
-}
-
-/// Names, order and shapes, and the spread of what was drawn; the draws themselves are compared in
-/// scripts/parity/test_model.py, where no other test uses LibTorch's generator at the same time.
-fn check_fresh(name: &str, case: &Case) {
-    let model = model(case);
+    let model = model(&case);
     let state = model.encoder.store().state_dict();
     let shapes: Vec<_> = state.iter().map(|(n, t)| (n.as_str(), serde_json::json!(t.size()))).collect();
     let expected: Vec<_> = case.state_dict.iter().map(|(n, s)| (n.as_str(), s.clone())).collect();
     assert_eq!(shapes, expected, "{name}");
+    for run in &case.runs {
+        check_run(name, &case, run);
+    }
+    if name.starts_with("resnet") {
+        check_fresh(name, &state);
+    }
+}
+
+/// The spread of what was drawn; the draws themselves are compared in
+/// scripts/parity/test_model.py, where no other test uses LibTorch's generator at the same time.
+fn check_fresh(name: &str, state: &[(String, Tensor)]) {
     for (n, t) in state {
         let size = t.size();
         match size[..] {
@@ -86,9 +92,7 @@ fn check_run(name: &str, case: &Case, run: &Run) {
     let model = model(case);
     let encoder = &model.encoder;
     encoder.store().to_kind(kind).unwrap();
-    let state = encoder.store().state_dict();
-    let given = state.iter().enumerate().map(|(i, (n, t))| (n.clone(), state_value(i, n, &t.size())));
-    encoder.store().load(&given.collect::<Vec<_>>()).unwrap();
+    encoder.store().load(&by_formula(encoder.as_ref())).unwrap();
 
     let images = symmetric(1, &case.images, 1.0).to_kind(kind);
     let rows = |what: String, expected: &[Vec<f64>], found: &Tensor| {
@@ -141,6 +145,140 @@ fn resnet50_with_the_imagenet_stem() {
 #[test]
 fn narrow_resnet50_with_the_small_stem() {
     check("resnet50_small_16.json");
+}
+
+#[test]
+fn narrow_vision_transformer() {
+    check("vit_small_16.json");
+}
+
+fn vit(keys: &str, size: usize) -> weince::Result<Box<dyn Encoder>> {
+    let text = format!("{{kind: vit_small, width: 16, depth: 2, heads: 2, {keys}}}");
+    weince::model::encoder(&weince::config::parse(&text, "test", &[])?, size)
+}
+
+fn load(encoder: &dyn Encoder, file: &[(String, Tensor)]) -> weince::Result<String> {
+    let others = encoder.other_names();
+    match weince::model::load(encoder.store(), "encoder", file, &others, &regex::RegexSet::empty())? {
+        Found::Loaded(fit) => Ok(fit.to_string()),
+        Found::Left(reason) => panic!("{reason}"),
+    }
+}
+
+#[test]
+fn positions_of_another_grid_and_kernels_of_other_patches_become_timms() {
+    #[derive(Deserialize)]
+    struct Resampled {
+        size: usize,
+        patch_size: i64,
+        tensors: HashMap<String, Vec<f64>>,
+    }
+    let cases: Vec<Resampled> = serde_json::from_str(&golden("vit_small_resampled.json")).unwrap();
+    let file = by_formula(vit("patch_size: 8", 32).unwrap().as_ref());
+    for case in cases {
+        let what = format!("{} pixels, patches of {}", case.size, case.patch_size);
+        let encoder = vit(&format!("patch_size: {}", case.patch_size), case.size).unwrap();
+        let said = load(encoder.as_ref(), &file).unwrap();
+        for (name, tensor) in encoder.store().state_dict() {
+            if let Some(expected) = case.tensors.get(&name) {
+                // float32; the pseudoinverse's smallest singular value is a tenth of its largest.
+                assert_close(&format!("{what}: {name}"), expected, &fingerprint(&tensor), 1e-5);
+            }
+        }
+        let grid = case.size as i64 / case.patch_size;
+        let told = format!("pos_embed is resampled from [1, 17, 16] to [1, {}, 16]", 1 + grid * grid);
+        assert_eq!(said.contains(&told), grid != 4, "{what}: {said}");
+        let p = case.patch_size;
+        let told = format!("patch_embed.proj.weight is resampled from [16, 3, 8, 8] to [16, 3, {p}, {p}]");
+        assert_eq!(said.contains(&told), p != 8, "{what}: {said}");
+        // A state of a run is taken by its store, which resamples nothing.
+        let e = encoder.store().load(&file).unwrap_err().to_string();
+        assert!(e.contains("of another shape: "), "{e}");
+    }
+}
+
+#[test]
+fn what_is_no_grid_of_positions_is_refused_by_its_shape() {
+    let encoder = vit("patch_size: 8", 32).unwrap();
+    for (name, shape) in [
+        ("pos_embed", &[1i64, 18, 16][..]),
+        ("pos_embed", &[1, 1, 16]),
+        ("pos_embed", &[1, 0, 16]),
+        ("pos_embed", &[1, 26, 8]),
+        ("pos_embed", &[26, 16]),
+        ("patch_embed.proj.weight", &[16, 3, 4, 8]),
+        ("patch_embed.proj.weight", &[16, 3, 0, 0]),
+        ("patch_embed.proj.weight", &[16, 1, 4, 4]),
+        ("patch_embed.proj.weight", &[16, 3, 80, 80]),
+        ("blocks.1.attn.qkv.weight", &[16, 16]),
+    ] {
+        let mut file = by_formula(encoder.as_ref());
+        let entry = file.iter_mut().find(|(n, _)| n == name).unwrap();
+        let expected = entry.1.size();
+        entry.1 = Tensor::zeros(shape, (Kind::Float, tch::Device::Cpu));
+        let e = load(encoder.as_ref(), &file).unwrap_err().to_string();
+        assert!(e.contains(&format!("{name} (expected {expected:?}, found {shape:?})")), "{e}");
+    }
+}
+
+#[test]
+fn a_transformer_says_which_images_and_patches_go_together() {
+    for (size, patch, advice) in [(30, 16, ["32", "15"]), (8, 16, ["16", "8"]), (31, 4, ["32", "1"])] {
+        let e = vit(&format!("patch_size: {patch}"), size).err().unwrap().to_string();
+        let named = format!("views of {size} pixels an edge are not made of whole patches of {patch}");
+        let advised = format!("such as {}, or another patch_size, such as {}", advice[0], advice[1]);
+        assert!(e.starts_with("model.encoder.patch_size: ") && e.contains(&named) && e.ends_with(&advised), "{e}");
+    }
+    let encoder = vit("patch_size: 8", 32).unwrap();
+    let images = Tensor::zeros([2, 3, 32, 24], (Kind::Float, tch::Device::Cpu));
+    let e = encoder.forward(&images, false).unwrap_err().to_string();
+    assert!(e.contains("32x32") && e.contains("32x24"), "{e}");
+}
+
+#[test]
+fn a_fresh_transformer_has_timms_spread_and_channels_last_changes_nothing() {
+    // The draws themselves are compared in scripts/parity/test_vit.py.
+    let encoder = vit("patch_size: 8", 32).unwrap();
+    for (name, t) in encoder.store().state_dict() {
+        let constant = |value: f64| t.to_kind(Kind::Double).eq(value).all().int64_value(&[]) == 1;
+        // One draw in 2^24 is 100 standard deviations from 0.
+        let spread = t.clamp(-0.2, 0.2).square().mean(Kind::Double).double_value(&[]).sqrt();
+        // Six standard errors of the standard deviation of so many normal numbers; uniform ones spread less.
+        let near = |std: f64| (spread / std - 1.0).abs() < 6.0 / (2.0 * t.numel() as f64).sqrt();
+        let ok = match name.as_str() {
+            "cls_token" => near(1e-6),
+            "patch_embed.proj.weight" | "patch_embed.proj.bias" => near(1.0 / (3.0 * 3.0 * 64f64).sqrt()),
+            name if name.ends_with("bias") => constant(0.0),
+            name if name.contains("norm") => constant(1.0),
+            _ => near(0.02),
+        };
+        assert!(ok, "{name}: {spread}");
+    }
+    let images = symmetric(1, &[2, 3, 32, 32], 1.0).to_kind(Kind::Float);
+    let expected = tch::no_grad(|| encoder.forward(&images, false)).unwrap();
+    encoder.store().channels_last().unwrap();
+    let laid_out = images.permute([0, 2, 3, 1]).contiguous().permute([0, 3, 1, 2]);
+    let found = tch::no_grad(|| encoder.forward(&laid_out, false)).unwrap();
+    // The convolution alone sums in another order.
+    assert!((found - &expected).abs().max().double_value(&[]) < 1e-5 * expected.abs().max().double_value(&[]));
+}
+
+#[test]
+fn positions_and_class_token_are_spared_from_decay_where_biases_are() {
+    let text = "encoder: {kind: vit_small, patch_size: 8, width: 16, depth: 1, heads: 2}\nprojector: {dim: 4}";
+    let model = Model::new(&weince::config::parse(text, "test", &[]).unwrap(), 32).unwrap();
+    let groups = |exclude: bool| {
+        let config = format!("{{kind: adamw, exclude_bias_and_norm: {exclude}}}");
+        let config = weince::config::parse(&config, "test", &[]).unwrap();
+        let optimizer = Optimizer::sparing(&config, &model.parameters(), &model.no_weight_decay()).unwrap();
+        let state = optimizer.state_dict(1e-3);
+        let groups = state.get("param_groups").unwrap().elements().unwrap();
+        let count = |group: &weince::checkpoint::Value| group.get("params").unwrap().elements().unwrap().len();
+        groups.iter().map(count).collect::<Vec<_>>()
+    };
+    assert_eq!(groups(false), [20]);
+    // Patches, four matrices of the block and two of the projector; the others are vectors, class token and positions.
+    assert_eq!(groups(true), [7, 13]);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn every_smoke_configuration_runs_and_leaves_a_whole_folder() {
         assert!(lambda.iter().all(|(_, l)| (0.0..=1.0).contains(l)), "{name}: {lambda:?}");
         seen += 1;
     }
-    assert!(seen >= 5, "{seen} configurations");
+    assert!(seen >= 6, "{seen} configurations");
 }
 
 #[test]

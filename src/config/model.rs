@@ -56,6 +56,7 @@ impl ModelConfig {
     pub fn validate(&self) -> Result<()> {
         match &self.encoder {
             EncoderConfig::Resnet18(c) | EncoderConfig::Resnet50(c) => c.validate()?,
+            EncoderConfig::VitSmall(c) => c.validate()?,
             EncoderConfig::Torchscript(_) => (),
         }
         if let Some(weights) = &self.weights {
@@ -73,11 +74,13 @@ pub enum EncoderConfig {
     Resnet18(ResnetConfig),
     /// torchvision's `resnet50` without its classifier.
     Resnet50(ResnetConfig),
+    /// timm's `vit_small_patch16_224` without its classifier.
+    VitSmall(VitConfig),
     /// A module that Python exported, trained in place.
     Torchscript(TorchscriptConfig),
 }
 
-by_kind!(EncoderConfig, default None, "resnet18" => Resnet18, "resnet50" => Resnet50, "torchscript" => Torchscript);
+by_kind!(EncoderConfig, default None, "resnet18" => Resnet18, "resnet50" => Resnet50, "vit_small" => VitSmall, "torchscript" => Torchscript);
 
 impl EncoderConfig {
     /// The `kind`.
@@ -85,6 +88,7 @@ impl EncoderConfig {
         match self {
             EncoderConfig::Resnet18(_) => "resnet18",
             EncoderConfig::Resnet50(_) => "resnet50",
+            EncoderConfig::VitSmall(_) => "vit_small",
             EncoderConfig::Torchscript(_) => "torchscript",
         }
     }
@@ -113,6 +117,60 @@ impl ResnetConfig {
     /// A value out of its range, with its key.
     pub fn validate(&self) -> Result<()> {
         within("model.encoder.width", self.width, 1024)
+    }
+}
+
+/// What can be chosen in a Vision Transformer. The size of its images is that of the views.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VitConfig {
+    /// Edge of a patch in pixels, a divisor of that of the views; 16 unless given.
+    #[serde(default = "patch_size")]
+    pub patch_size: i64,
+    /// Width of a token, and of the features; 384 unless given.
+    #[serde(default = "vit_width")]
+    pub width: i64,
+    /// Blocks; 12 unless given.
+    #[serde(default = "vit_depth")]
+    pub depth: i64,
+    /// Heads of attention, a divisor of the width; 6 unless given.
+    #[serde(default = "vit_heads")]
+    pub heads: i64,
+}
+
+fn patch_size() -> i64 {
+    16
+}
+
+fn vit_width() -> i64 {
+    384
+}
+
+fn vit_depth() -> i64 {
+    12
+}
+
+fn vit_heads() -> i64 {
+    6
+}
+
+impl VitConfig {
+    /// Checks values beyond their types.
+    ///
+    /// # Errors
+    /// A value out of its range, with its key; a width that the heads do not divide.
+    pub fn validate(&self) -> Result<()> {
+        within("model.encoder.patch_size", self.patch_size, 1024)?;
+        within("model.encoder.width", self.width, 4096)?;
+        within("model.encoder.depth", self.depth, 256)?;
+        within("model.encoder.heads", self.heads, self.width)?;
+        if self.width % self.heads != 0 {
+            return Err(Error::Config(format!(
+                "model.encoder.heads: {} heads do not divide a width of {}; timm's small one has 6 of 64 each",
+                self.heads, self.width
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -186,12 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_torchvisions_and_the_authors() {
+    fn defaults_are_torchvisions_timms_and_the_authors() {
         let got = read("encoder: {kind: resnet50}").unwrap();
         assert_eq!(got.encoder, EncoderConfig::Resnet50(ResnetConfig { stem: Stem::Imagenet, width: 64 }));
         assert_eq!(got.projector, ProjectorConfig { dim: 64, hidden: None });
         let got = read("encoder: {kind: resnet18, stem: small, width: 16}\nprojector: {dim: 32, hidden: 48}").unwrap();
         assert_eq!(got.encoder, EncoderConfig::Resnet18(ResnetConfig { stem: Stem::Small, width: 16 }));
+        let vit = VitConfig { patch_size: 16, width: 384, depth: 12, heads: 6 };
+        assert_eq!(read("encoder: {kind: vit_small}").unwrap().encoder, EncoderConfig::VitSmall(vit));
         let text = serde_yaml::to_string(&got).unwrap();
         assert_eq!(read(&text).unwrap(), got);
     }
@@ -202,6 +262,8 @@ mod tests {
             ("encoder: {kind: resnet81}", "`resnet18`"),
             ("encoder: {kind: resnet18, steam: small}", "`stem`"),
             ("encoder: {kind: resnet18, stem: smal}", "`small`"),
+            ("encoder: {kind: vit_small, patch_sise: 8}", "`patch_size`"),
+            ("encoder: {kind: vit_smal}", "`vit_small`"),
             ("encoder: {kind: resnet18}\nprojector: {dims: 3}", "`dim`"),
         ] {
             let e = read(text).unwrap_err().to_string();
@@ -214,6 +276,11 @@ mod tests {
     fn values_out_of_range_name_the_key() {
         for (text, key) in [
             ("encoder: {kind: resnet18, width: 0}", "model.encoder.width"),
+            ("encoder: {kind: vit_small, patch_size: 0}", "model.encoder.patch_size"),
+            ("encoder: {kind: vit_small, width: 100000}", "model.encoder.width"),
+            ("encoder: {kind: vit_small, depth: 0}", "model.encoder.depth"),
+            ("encoder: {kind: vit_small, heads: 0}", "model.encoder.heads"),
+            ("encoder: {kind: vit_small, heads: 7}", "model.encoder.heads"),
             ("encoder: {kind: resnet18}\nprojector: {dim: 0}", "model.projector.dim"),
             ("encoder: {kind: resnet18}\nprojector: {hidden: 1000000}", "model.projector.hidden"),
         ] {

@@ -80,7 +80,8 @@ pub struct AdamConfig {
     /// Weight decay; 0 unless given.
     #[serde(default)]
     pub weight_decay: f64,
-    /// Whether one-dimensional parameters (biases, normalisation) are spared from decay; false unless given.
+    /// Whether one-dimensional parameters (biases, normalisation) and those that an encoder names (a Vision Transformer's class
+    /// token and positions) are spared from decay; false unless given.
     #[serde(default)]
     pub exclude_bias_and_norm: bool,
 }
@@ -101,7 +102,8 @@ pub struct AdamwConfig {
     /// Weight decay; 0.01 unless given.
     #[serde(default = "adamw_decay")]
     pub weight_decay: f64,
-    /// Whether one-dimensional parameters (biases, normalisation) are spared from decay; false unless given.
+    /// Whether one-dimensional parameters (biases, normalisation) and those that an encoder names (a Vision Transformer's class
+    /// token and positions) are spared from decay; false unless given.
     #[serde(default)]
     pub exclude_bias_and_norm: bool,
 }
@@ -122,7 +124,8 @@ pub struct SgdConfig {
     /// L2 term of the gradient; 0 unless given.
     #[serde(default)]
     pub weight_decay: f64,
-    /// Whether one-dimensional parameters (biases, normalisation) are spared from decay; false unless given.
+    /// Whether one-dimensional parameters (biases, normalisation) and those that an encoder names (a Vision Transformer's class
+    /// token and positions) are spared from decay; false unless given.
     #[serde(default)]
     pub exclude_bias_and_norm: bool,
 }
@@ -142,7 +145,8 @@ pub struct LarsConfig {
     /// The trust coefficient; 0.001 unless given.
     #[serde(default = "lars_eta")]
     pub eta: f64,
-    /// Whether one-dimensional parameters (biases, normalisation) are spared from decay and adaptation; true unless given.
+    /// Whether one-dimensional parameters (biases, normalisation) and those that an encoder names (a Vision Transformer's class
+    /// token and positions) are spared from decay and adaptation; true unless given.
     #[serde(default = "yes")]
     pub exclude_bias_and_norm: bool,
 }

@@ -39,7 +39,7 @@ pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Resul
     let test_set = data::load(&config.data, Split::Test)?;
     let size = config.augment.view_size(train_set.shape())?;
     let encoder = encoder(&config.model.encoder, size)?;
-    load_encoder(encoder.as_ref(), &weights)?;
+    load_encoder(encoder.as_ref(), &weights, checkpoint.is_none())?;
     encoder.to_device(device)?;
     let checkpoint_sha256 = sha256_of(&weights)?;
     // The code of a TorchScript module is not among the weights.
@@ -133,10 +133,15 @@ fn trained_weights(folder: &RunFolder) -> Result<PathBuf> {
     })
 }
 
-/// Loads an encoder strictly, from its own file, a checkpoint of this project, or another's; says what was taken.
-fn load_encoder(encoder: &dyn Encoder, path: &Path) -> Result<()> {
+/// Loads an encoder strictly, from its own file, a checkpoint of this project, or another's; says what was taken. Nothing of its
+/// `own` run is resampled: it has the encoder's shapes, or is damaged.
+fn load_encoder(encoder: &dyn Encoder, path: &Path, own: bool) -> Result<()> {
     let tensors = checkpoint::tensors(path)?;
-    let fit = model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &RegexSet::empty())
+    let mut others = encoder.other_names();
+    if own {
+        others.resample = None;
+    }
+    let fit = model::load(encoder.store(), "encoder", &tensors, &others, &RegexSet::empty())
         .map_err(|e| Error::data(path, None, e.to_string()))?;
     if let Found::Loaded(fit) = fit {
         eprintln!("weights   {}: {fit}", path.display());

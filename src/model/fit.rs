@@ -1,7 +1,7 @@
 //! Finds a model's tensors in a file, wherever they stand there and however their project names them, and loads them: all of
 //! them, or none.
 
-use super::store::{Store, shortened};
+use super::store::{Store, WrongShape, shortened};
 use crate::error::{Error, Result};
 use regex::RegexSet;
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,10 @@ const MOST_LEVELS: usize = 64;
 /// A buffer of BatchNorm that files from before PyTorch 0.4.1 lack, and that nothing is computed from.
 const COUNTER: &str = "num_batches_tracked";
 
-/// How other projects write the names of a model.
+/// Fits a tensor of a file, by the model's own name for it, to the model's shape; `None` where it cannot.
+pub type Resample = fn(name: &str, given: &Tensor, shape: &[i64]) -> Result<Option<Tensor>>;
+
+/// How other projects write a model.
 #[derive(Debug, Clone, Default)]
 pub struct OtherNames {
     /// What turns the model's own name into another project's.
@@ -45,6 +48,8 @@ pub struct OtherNames {
     pub classifiers: &'static [&'static str],
     /// The levels that may stand right above the names, for a model whose names say little by themselves; any where empty.
     pub levels: &'static [&'static str],
+    /// What fits tensors of another shape, such as position embeddings of other images; without it they are refused.
+    pub resample: Option<Resample>,
 }
 
 /// What came of looking for a model in a file.
@@ -65,6 +70,8 @@ pub struct Fit {
     pub matched: usize,
     /// Names of a classifier, left in the file.
     pub classifier: Vec<String>,
+    /// What another shape was fitted to the model's.
+    pub resampled: Vec<WrongShape>,
     /// Counters of batches that the file lacks; they stay 0.
     pub uncounted: usize,
     /// Names that the file lacks, as was allowed; they stay as they were.
@@ -79,6 +86,9 @@ impl fmt::Display for Fit {
         }
         if !self.classifier.is_empty() {
             write!(f, "; the classifier is left out: {}", self.classifier.join(", "))?;
+        }
+        for WrongShape { name, expected, found } in &self.resampled {
+            write!(f, "; {name} is resampled from {found:?} to {expected:?}")?;
         }
         if self.uncounted > 0 {
             write!(f, "; {} counters of batches are not there and stay 0", self.uncounted)?;
@@ -122,7 +132,8 @@ pub fn load(
             shown(file)
         )));
     };
-    let mut fit = Fit { place, matched: 0, classifier: Vec::new(), uncounted: 0, missing: Vec::new() };
+    let mut fit =
+        Fit { place, matched: 0, classifier: Vec::new(), resampled: Vec::new(), uncounted: 0, missing: Vec::new() };
     let mut given = Vec::new();
     for (full, tensor) in file {
         let Some(name) = full.strip_prefix(&fit.place) else { continue };
@@ -130,6 +141,15 @@ pub fn load(
             Some(own) => given.push((own.to_string(), tensor.shallow_clone())),
             None if others.classifiers.iter().any(|begin| name.starts_with(begin)) => fit.classifier.push(name.into()),
             None => given.push((name.to_string(), tensor.shallow_clone())),
+        }
+    }
+    if let Some(resample) = others.resample {
+        for wrong in store.compare(&given).wrong_shape {
+            let Some((_, tensor)) = given.iter_mut().find(|(name, _)| *name == wrong.name) else { continue };
+            if let Some(fitting) = resample(&wrong.name, tensor, &wrong.expected)? {
+                *tensor = fitting;
+                fit.resampled.push(wrong);
+            }
         }
     }
     let report = store.compare(&given);

@@ -1,4 +1,4 @@
-//! Convolution, batch normalisation and linear layers with PyTorch's names, initialisation and numbers.
+//! Convolution, normalisation and linear layers with PyTorch's names, initialisation and numbers.
 
 use super::store::Path;
 use crate::error::{Error, Result};
@@ -76,21 +76,60 @@ impl BatchNorm2d {
     }
 }
 
-/// A linear layer without bias, initialised as `torch.nn.Linear`.
+/// Layer normalisation over the last dimension: weight 1 and bias 0 at first, eps 1e-6.
+#[derive(Debug)]
+pub(super) struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl LayerNorm {
+    /// timm's; `torch.nn.LayerNorm` has 1e-5.
+    const EPS: f64 = 1e-6;
+
+    pub fn new(path: &Path, width: i64) -> Result<LayerNorm> {
+        Ok(LayerNorm {
+            weight: path.parameter("weight", Tensor::f_ones([width], CPU)?)?,
+            bias: path.parameter("bias", Tensor::f_zeros([width], CPU)?)?,
+        })
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), Self::EPS, true)?)
+    }
+}
+
+/// A linear layer.
 #[derive(Debug)]
 pub(super) struct Linear {
     weight: Tensor,
+    bias: Option<Tensor>,
 }
 
 impl Linear {
+    /// One without bias, initialised as `torch.nn.Linear`.
     pub fn new(path: &Path, inputs: i64, outputs: i64) -> Result<Linear> {
         // Kaiming uniform with a = sqrt(5) comes down to this bound.
         let bound = 1.0 / (inputs as f64).sqrt();
         let weight = Tensor::f_empty([outputs, inputs], CPU)?.f_uniform_(-bound, bound)?;
-        Ok(Linear { weight: path.parameter("weight", weight)? })
+        Ok(Linear { weight: path.parameter("weight", weight)?, bias: None })
+    }
+
+    /// One with a bias, which is 0 at first; weights from [`trunc_normal`].
+    pub fn trunc_normal(path: &Path, inputs: i64, outputs: i64, std: f64) -> Result<Linear> {
+        let weight = path.parameter("weight", trunc_normal(&[outputs, inputs], std)?)?;
+        let bias = path.parameter("bias", Tensor::f_zeros([outputs], CPU)?)?;
+        Ok(Linear { weight, bias: Some(bias) })
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_linear(&self.weight, None::<&Tensor>)?)
+        Ok(x.f_linear(&self.weight, self.bias.as_ref())?)
     }
+}
+
+/// Normal numbers of mean 0 as timm's `trunc_normal_(std=std)` draws them, draw for draw: by the inverse of the distribution, cut
+/// at -2 and 2. For a `std` of 0.02 that is no cut but for the one draw in 2^24 that would be minus infinity and is -2.
+pub(super) fn trunc_normal(size: &[i64], std: f64) -> Result<Tensor> {
+    let mut drawn = Tensor::f_empty(size, CPU)?.f_uniform_(-1.0, 1.0)?;
+    Ok(drawn.f_erfinv_()?.f_mul_scalar_(std * std::f64::consts::SQRT_2)?.f_clamp_(-2.0, 2.0)?)
 }

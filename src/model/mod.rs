@@ -6,13 +6,15 @@ mod projector;
 mod resnet;
 mod store;
 mod torchscript;
+mod vit;
 
-pub use fit::{Fit, Found, OtherNames, load};
+pub use fit::{Fit, Found, OtherNames, Resample, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
 pub(crate) use store::channels_last;
 pub use store::{LoadReport, Path, Store, WrongShape};
 pub use torchscript::Torchscript;
+pub use vit::Vit;
 
 use crate::checkpoint;
 use crate::config::model::{EncoderConfig, ModelConfig, WeightsConfig};
@@ -41,6 +43,11 @@ pub trait Encoder {
         OtherNames::default()
     }
 
+    /// Names of parameters that are spared from weight decay whatever their shape, where biases and normalisation are.
+    fn no_weight_decay(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Asks whether it can serve on a device, and moves it there; an optimizer is made after this.
     ///
     /// # Errors
@@ -52,14 +59,16 @@ pub trait Encoder {
 
 /// An encoder on the CPU: freshly initialised from LibTorch's generator, or, as TorchScript, with the weights of its file.
 ///
-/// `size` is the edge of the images that it will get, in pixels: a TorchScript module is tried on such ones.
+/// `size` is the edge of the images that it will get, in pixels: a Vision Transformer is made for it, a TorchScript module is
+/// tried on such ones.
 ///
 /// # Errors
-/// Values that the configuration does not allow, a module that cannot be trained, and whatever LibTorch reports.
+/// Values that the configuration does not allow, a size that is not made of whole patches, a module that cannot be trained, and whatever LibTorch reports.
 pub fn encoder(config: &EncoderConfig, size: usize) -> Result<Box<dyn Encoder>> {
     Ok(match config {
         EncoderConfig::Resnet18(c) => Box::new(Resnet::new(Depth::Resnet18, c)?),
         EncoderConfig::Resnet50(c) => Box::new(Resnet::new(Depth::Resnet50, c)?),
+        EncoderConfig::VitSmall(c) => Box::new(Vit::new(c, size)?),
         EncoderConfig::Torchscript(c) => Box::new(Torchscript::load(&c.path, size)?),
     })
 }
@@ -110,6 +119,11 @@ impl Model {
     /// The trainable parameters, encoder first, under `encoder.` and `projector.` as in the authors' SimCLR module.
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
         self.prefixed(Store::parameters)
+    }
+
+    /// Those of [`Model::parameters`] that are spared from weight decay whatever their shape.
+    pub fn no_weight_decay(&self) -> Vec<String> {
+        self.encoder.no_weight_decay().iter().map(|name| format!("encoder.{name}")).collect()
     }
 
     /// All parameters and buffers under the same names.

@@ -186,7 +186,7 @@ impl Encoder for Resnet {
         OtherNames {
             spellings: vec![children, shortcut, lightly],
             classifiers: &["fc.", "linear.", "classifier."],
-            levels: &[],
+            ..OtherNames::default()
         }
     }
 }

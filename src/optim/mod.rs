@@ -58,6 +58,14 @@ impl Optimizer {
     /// # Errors
     /// Values that the configuration does not allow; no parameters; parameters on several devices or of several types.
     pub fn new(config: &OptimConfig, parameters: &[(String, Tensor)]) -> Result<Optimizer> {
+        Optimizer::sparing(config, parameters, &[])
+    }
+
+    /// As [`Optimizer::new`]; where `exclude_bias_and_norm` spares parameters of one dimension, those named `spared` are too.
+    ///
+    /// # Errors
+    /// As [`Optimizer::new`].
+    pub fn sparing(config: &OptimConfig, parameters: &[(String, Tensor)], spared: &[String]) -> Result<Optimizer> {
         config.validate()?;
         let Some((first_name, first)) = parameters.first() else {
             return Err(Error::Input("optimizer: expected at least one parameter, found none".into()));
@@ -80,7 +88,7 @@ impl Optimizer {
             OptimConfig::Lars(c) => (Box::new(lars::Lars::new(c, &params)?), c.exclude_bias_and_norm),
         };
         let (regularized, spared): (Vec<usize>, Vec<usize>) =
-            (0..params.len()).partition(|&i| !exclude || params[i].dim() > 1);
+            (0..params.len()).partition(|&i| !exclude || params[i].dim() > 1 && !spared.contains(&parameters[i].0));
         let groups = [(true, regularized), (false, spared)].into_iter().filter(|(_, members)| !members.is_empty());
         Ok(Optimizer {
             names: parameters.iter().map(|(name, _)| name.clone()).collect(),

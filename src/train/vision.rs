@@ -83,7 +83,7 @@ impl Plan {
         if config.channels_last && device.is_cuda() {
             model.encoder.store().channels_last()?;
         }
-        let optimizer = Optimizer::new(&config.optim, &model.parameters())?;
+        let optimizer = Optimizer::sparing(&config.optim, &model.parameters(), &model.no_weight_decay())?;
         let loss = Loss::new(&config.loss, Layout::TwoView)?;
         let schedule =
             Schedule::new(&config.schedule, config.optim.lr(), steps_per_epoch, config.train.epochs * steps_per_epoch)?;
@@ -335,7 +335,7 @@ impl Plan {
         write_bytes(&folder.config(), self.resolved_config()?)
     }
 
-    /// Encoder and projector, each as safetensors and as a torch.save file, under the names of torchvision and the authors.
+    /// Encoder and projector, each as safetensors and as a torch.save file, under the names of torchvision, timm and the authors.
     fn write_weights(&self, folder: &RunFolder) -> Result<()> {
         let model = &self.stepper.model;
         for (name, store) in [("encoder", model.encoder.store()), ("projector", model.projector.store())] {
