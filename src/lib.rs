@@ -21,6 +21,7 @@ pub mod optim;
 pub mod report;
 pub mod run;
 pub mod stats;
+pub mod sweep;
 #[allow(unsafe_code)]
 pub mod torch;
 pub mod train;
