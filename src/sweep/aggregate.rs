@@ -163,3 +163,115 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let n = values.len() as f64;
     values.sum::<f64>() / n
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::grid::tests::sweep;
+    use crate::sweep::records::from_csv;
+    use std::path::Path;
+
+    const SWEEP: &str = "base: base.yaml
+seeds: [0, 1, 2, 3]
+baseline: plain
+evaluate: {linear: {seeds: [0, 1]}}
+arms:
+- {name: plain}
+- name: weince
+  set: {loss.kind: weince}
+  grid: {loss.gate.margin: [0, 2, 6]}
+";
+
+    /// Lines of one setting: a figure on validation and on test a seed, with which the two probes' agree on average.
+    fn lines(arm: &str, setting: &str, figures: &[(f64, f64)]) -> String {
+        let line = |seed: usize, probe: usize, (val, test): (f64, f64)| {
+            let off = if probe == 0 { 0.001 } else { -0.001 };
+            format!("{arm},{setting},{seed},linear_accuracy,{probe},{},{}\n", val + off, test - off)
+        };
+        let of_seed = |(seed, figure): (usize, &(f64, f64))| line(seed, 0, *figure) + &line(seed, 1, *figure);
+        figures.iter().enumerate().map(of_seed).collect()
+    }
+
+    fn summary(text: &str) -> Summary {
+        let sweep = sweep(SWEEP).unwrap();
+        let text = format!("arm,setting,seed,metric,probe_seed,val,test\n{text}");
+        summarize(&sweep, &from_csv(&text, Path::new("runs.csv"), &sweep).unwrap())
+    }
+
+    const PLAIN: [(f64, f64); 4] = [(0.80, 0.817), (0.81, 0.823), (0.82, 0.809), (0.81, 0.831)];
+    const TWO: [(f64, f64); 4] = [(0.84, 0.822), (0.85, 0.826), (0.83, 0.818), (0.84, 0.829)];
+
+    #[test]
+    fn the_choice_is_by_validation_over_complete_settings() {
+        // Margin 0 is best on test and worst on validation, margin 6 best on validation and lacks a probe of the last seed.
+        let zero = [(0.70, 0.90), (0.70, 0.91), (0.70, 0.92), (0.70, 0.93)];
+        let mut six = lines("weince", "margin6", &[(0.99, 0.5), (0.99, 0.5), (0.99, 0.5), (0.99, 0.5)]);
+        six.truncate(six[..six.len() - 1].rfind('\n').unwrap() + 1);
+        let text =
+            lines("plain", "-", &PLAIN) + &lines("weince", "margin0", &zero) + &lines("weince", "margin2", &TWO) + &six;
+        let got = summary(&text);
+        assert_eq!((got.metrics.len(), got.rows.len(), got.seeds, got.probe_seeds), (1, 3, 4, 2));
+        let [plain, weince, untuned] = [0, 1, 2].map(|row: usize| got.rows[row].cells[0].clone().unwrap());
+        assert_eq!((weince.setting.as_str(), weince.candidates, got.rows[1].settings), ("margin2", 2, 3));
+        // The default margin is 2: the row that was not tuned is the same setting, from one.
+        assert_eq!((untuned.setting.as_str(), untuned.candidates, got.rows[2].default), ("margin2", 1, true));
+        assert_eq!(got.incomplete, [("weince".into(), "margin6".into(), "linear_accuracy".into(), 3)]);
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        close(weince.val.unwrap(), 0.84);
+        // scipy.stats.t.interval(0.95, 3, 0.82, sem) of PLAIN's test figures, and scipy.stats.ttest_rel(TWO, PLAIN)
+        // .confidence_interval(0.95), SciPy 1.17.1.
+        close(plain.test.mean, 0.82);
+        let [low, high] = plain.test.interval_95().unwrap();
+        close(low, 0.8051865186222043);
+        close(high, 0.8348134813777957);
+        let difference = weince.difference.unwrap();
+        let [low, high] = difference.interval_95().unwrap();
+        close(difference.mean, 0.00375);
+        close(low, -0.0035274181061312714);
+        close(high, 0.011027418106131223);
+        assert_eq!((plain.difference, untuned.difference), (None, weince.difference));
+    }
+
+    #[test]
+    fn equal_settings_give_the_first_and_no_complete_one_gives_none() {
+        // The same counts in another order: their means differ in the last bit.
+        let swapped = [TWO[2], TWO[3], TWO[0], TWO[1]];
+        let text = lines("weince", "margin6", &TWO)
+            + &lines("weince", "margin2", &swapped)
+            + &lines("plain", "-", &PLAIN[..3]);
+        let got = summary(&text);
+        assert_eq!(got.rows[1].cells[0].as_ref().unwrap().setting, "margin2");
+        assert_eq!(got.rows[0].cells[0], None);
+        // Without a baseline there is no difference.
+        assert_eq!(got.rows[1].cells[0].as_ref().unwrap().difference, None);
+        let left_out: Vec<(&str, usize)> = got.incomplete.iter().map(|(_, s, _, n)| (s.as_str(), *n)).collect();
+        assert_eq!(left_out, [("-", 3), ("margin0", 0)]);
+    }
+
+    #[test]
+    fn lines_that_are_not_the_sweeps_are_refused() {
+        let sweep = sweep(SWEEP).unwrap();
+        let refused = |line: &str, expected: &str| {
+            let text = format!("arm,setting,seed,metric,probe_seed,val,test\n{line}\n");
+            let e = from_csv(&text, Path::new("runs.csv"), &sweep).unwrap_err().to_string();
+            assert!(e.starts_with("runs.csv: line 2") && e.contains(expected), "{e}");
+        };
+        refused("plain,-,0,linear_accuracy,0,0.5", "7 fields");
+        refused("plain,-,0,linear_accuracy,0,0.5,50", "fractions");
+        refused("plain,-,0,linear_accuracy,0,NaN,0.5", "fractions");
+        refused("plain,-,x,linear_accuracy,0,0.5,0.5", "whole number");
+        refused("plain,-,9,linear_accuracy,0,0.5,0.5", "no such");
+        refused("plain,margin0,0,linear_accuracy,0,0.5,0.5", "no such");
+        refused("plain,-,0,knn_accuracy,,0.5,0.5", "no such");
+        let e = from_csv("a,b\n", Path::new("runs.csv"), &sweep).unwrap_err().to_string();
+        assert!(e.contains("expected the first line"), "{e}");
+        let line = lines("plain", "-", &PLAIN[..1]);
+        let text = format!("arm,setting,seed,metric,probe_seed,val,test\n{line}{line}");
+        assert!(
+            from_csv(&text, Path::new("r"), &sweep)
+                .unwrap_err()
+                .to_string()
+                .contains("line 4: this figure is there twice")
+        );
+    }
+}

@@ -206,13 +206,14 @@ fn setting_name(paths: &[&str], values: &Mapping) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const BASE: &str = "data: {kind: synthetic}\nmodel: {encoder: {kind: resnet18}}\noptim: {kind: adam, lr: 1.0e-3}\n\
                         train: {epochs: 1, batch_size: 16}\nloss: {kind: infonce, temperature: 0.3}\n";
 
-    fn sweep(text: &str) -> Result<Sweep> {
+    /// A sweep over a small base.
+    pub fn sweep(text: &str) -> Result<Sweep> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("base.yaml"), BASE).unwrap();
         let path = folder.path().join("s.yaml");

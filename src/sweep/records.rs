@@ -96,10 +96,10 @@ fn of_run(sweep: &Sweep, folder: &SweepFolder, job: &Job) -> Result<Vec<Record>>
 /// The file's text: a line a figure, numbers with all their digits. No field needs quotes.
 pub fn to_csv(records: &[Record]) -> String {
     let mut out = format!("{HEADER}\n");
-    let optional = |value: Option<String>| value.unwrap_or_default();
     for r in records {
-        let (probe, val) = (optional(r.probe_seed.map(|s| s.to_string())), optional(r.val.map(|v| v.to_string())));
-        let _ = writeln!(out, "{},{},{},{},{probe},{val},{}", r.arm, r.setting, r.seed, r.metric, r.test);
+        let probe = r.probe_seed.map(|s| s.to_string()).unwrap_or_default();
+        let val = r.val.map(|v| format!("{v:?}")).unwrap_or_default();
+        let _ = writeln!(out, "{},{},{},{},{probe},{val},{:?}", r.arm, r.setting, r.seed, r.metric, r.test);
     }
     out
 }

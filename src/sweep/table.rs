@@ -81,7 +81,8 @@ fn title(metric: &str) -> String {
 /// Percent, with the half-width of the 95 % interval where there is one.
 fn percent(spread: Spread, signed: bool) -> String {
     let mean = 100.0 * spread.mean;
-    let mean = if signed { format!("{mean:+.2}") } else { format!("{mean:.2}") };
+    // What rounds to nothing has no sign.
+    let mean = if signed && mean.abs() >= 0.005 { format!("{mean:+.2}") } else { format!("{:.2}", mean.abs()) };
     spread.half_width_95().map_or(mean.clone(), |half| format!("{mean} ± {:.2}", 100.0 * half))
 }
 
@@ -197,7 +198,7 @@ fn to_csv(summary: &Summary) -> String {
                 out.push_str(",0,,,,,,,,,,,\n");
                 continue;
             };
-            let text = |value: Option<f64>| value.map(|v| v.to_string()).unwrap_or_default();
+            let text = |value: Option<f64>| value.map(|v| format!("{v:?}")).unwrap_or_default();
             let spread = |s: Option<Spread>| {
                 let ends = s.and_then(|s| s.interval_95());
                 let all = [s.map(|s| s.mean), s.and_then(|s| s.std), ends.map(|e| e[0]), ends.map(|e| e[1])];
