@@ -26,7 +26,8 @@ struct Run {
     /// The sweep's folder [default: runs/sweeps/NAME, NAME being that of the sweep's file]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Runs at once; they share the processor's threads, unless OMP_NUM_THREADS is set
+    /// Runs at once; they share the processor's threads, unless OMP_NUM_THREADS is set. Threads may change the order of sums in
+    /// LibTorch's kernels: for the same bytes set OMP_NUM_THREADS. Every run's environment.json records its own
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// auto, cpu, cuda or cuda:N

@@ -1,5 +1,6 @@
 //! `run-sweep` as its user starts it: failures, continuing, interruption, and tables from the runs and from `runs.csv` alone.
 
+use rustix::fs::{FlockOperation, flock};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -84,8 +85,16 @@ fn a_failing_run_is_told_the_rest_goes_on_and_what_is_finished_stays() {
     let desk = Desk::new(SWEEP);
     let (code, stdout, _) = desk.run(&["--dry-run"]);
     assert_eq!((code, stdout.matches("  missing  ").count()), (Some(0), 4), "{stdout}");
-    assert!(stdout.contains("broken-seed1  missing  optim.lr=1e30 seed=1\n4 runs, 4 left to do\n"), "{stdout}");
+    assert!(stdout.contains("broken-seed1  missing  optim.lr=1e+30 seed=1\n4 runs, 4 left to do\n"), "{stdout}");
     assert!(!desk.path("runs").exists(), "a dry run writes nothing");
+    // A run-sweep without the other commands beside it.
+    let alone = desk.path("run-sweep");
+    std::fs::copy(env!("CARGO_BIN_EXE_run-sweep"), &alone).unwrap();
+    let out =
+        Command::new(&alone).args(["--sweep", "s.yaml", "--device", "cpu"]).current_dir(desk.folder.path()).output();
+    let (code, _, stderr) = read(&out.unwrap());
+    assert!(code == Some(1) && stderr.contains("pretrain-vision: the command is missing beside run-sweep"), "{stderr}");
+    assert!(!desk.path("runs").exists());
 
     let (code, stdout, stderr) = desk.run(&["--out", "out", "--jobs", "2"]);
     assert_eq!(code, Some(1), "{stderr}");
@@ -169,7 +178,7 @@ fn tables_come_from_runs_csv_alone_to_the_byte() {
 #[test]
 fn an_interrupted_sweep_saves_and_continues() {
     let desk = Desk::new(&SWEEP.replace("\n- name: broken\n  set: {optim.lr: 1.0e+30}", ""));
-    let long = BASE.replace("epochs: 2", "epochs: 60");
+    let long = BASE.replace("epochs: 2", "epochs: 20");
     std::fs::write(desk.path("base.yaml"), long).unwrap();
     let child = desk.command(&["--out", "out"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let metrics = desk.path("out/runs/infonce-seed0/metrics.jsonl");
@@ -187,9 +196,23 @@ fn an_interrupted_sweep_saves_and_continues() {
     assert!(desk.text("out/logs/infonce-seed0.log").contains("the state is saved"));
     let (_, stdout, _) = desk.run(&["--out", "out", "--dry-run"]);
     assert!(stdout.contains("infonce-seed0  begun") && stdout.contains("infonce-seed1  missing"), "{stdout}");
-    let (code, _, stderr) = desk.run(&["--out", "out", "--jobs", "2"]);
-    assert_eq!(code, Some(0), "{stderr}");
+
+    // A process of an earlier start that is still at work on the second run has its log locked.
+    let log = std::fs::File::create(desk.path("out/logs/infonce-seed1.log")).unwrap();
+    flock(&log, FlockOperation::LockExclusive).unwrap();
+    let child =
+        desk.command(&["--out", "out", "--jobs", "2"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let since = Instant::now();
+    while !desk.path("out/runs/infonce-seed0/results/knn.json").is_file() {
+        assert!(since.elapsed() < Duration::from_secs(300), "the first run does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     assert!(desk.text("out/logs/infonce-seed0.log").contains("--resume"));
+    assert!(!desk.path("out/runs/infonce-seed1").exists(), "the second run waits");
+    drop(log);
+    let (code, _, stderr) = read(&child.wait_with_output().unwrap());
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("infonce-seed1: a process of an earlier start is still at work on it"), "{stderr}");
 }
 
 #[test]

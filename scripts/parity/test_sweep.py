@@ -196,7 +196,7 @@ def test_a_sweep_killed_at_random_ends_with_the_same_tables(tmp_path):
         process = start("killed")
         # The sweep alone, whose processes then go on without it, or all of them; after the last kill it runs to its end.
         try:
-            _, said = process.communicate(timeout=moments.uniform(0, seconds / 3) if kills < 6 else 600)
+            _, said = process.communicate(timeout=moments.uniform(0, seconds / 3) if kills < 4 else 600)
         except subprocess.TimeoutExpired:
             orphans = children(process.pid)
             process.kill()

@@ -88,10 +88,8 @@ pub fn evaluate(
         .transpose()?;
     let held = split.as_ref().map_or(0, |split| split.validation.len());
     let all = (test.samples() + held) as u64;
-    let ask = |bank: &Rows, labels: &[usize], rows: &Rows, targets: &[Option<usize>], told: &mut dyn FnMut(u64)| {
-        count(config, bank, labels, rows, targets, batch, device, told)
-    };
-    let counts = ask(&bank, &classes.train, &rows, &classes.test, &mut |done| progress(done, all))?;
+    let asker = Asker { config, batch, device };
+    let counts = asker.ask(&bank, &classes.train, &rows, &classes.test, &mut |done| progress(done, all))?;
     let validation = match split {
         Some(split) => {
             let label = |&i: &i64| classes.train[i as usize];
@@ -99,7 +97,7 @@ pub fn evaluate(
             let targets: Vec<Option<usize>> = split.validation.iter().map(|i| Some(label(i))).collect();
             let (rest, queries) = (bank.select(&split.fit), bank.select(&split.validation));
             let before = test.samples() as u64;
-            let counts = ask(&rest, &labels, &queries, &targets, &mut |done| progress(before + done, all))?;
+            let counts = asker.ask(&rest, &labels, &queries, &targets, &mut |done| progress(before + done, all))?;
             let (accuracy_at_k, recall_at) = counts.shares(config, held);
             Some(Validation { accuracy: headline(&accuracy_at_k), accuracy_at_k, recall_at, samples: held })
         }
@@ -137,36 +135,43 @@ impl Counts {
     }
 }
 
-/// Asks a bank with classes `labels` for every row, `batch` rows at once; `told` gets the rows done.
-#[allow(clippy::too_many_arguments)]
-fn count(
-    config: &KnnConfig,
-    bank: &Rows,
-    labels: &[usize],
-    rows: &Rows,
-    targets: &[Option<usize>],
+/// How banks are asked.
+struct Asker<'a> {
+    config: &'a KnnConfig,
     batch: usize,
     device: Device,
-    told: &mut dyn FnMut(u64),
-) -> Result<Counts> {
-    let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(labels.len());
-    let search = Search::new(bank, device)?;
-    let mut counts = Counts { right: vec![0; config.k.len()], found: [0; RECALL_AT.len()] };
-    for (b, targets) in targets.chunks(batch).enumerate() {
-        let (begin, end) = (b * batch, b * batch + targets.len());
-        let verdicts: Vec<_> = search
-            .nearest(rows, begin, end, most)?
-            .into_par_iter()
-            .zip(targets)
-            .map(|(neighbours, target)| judge(config, &neighbours, *target, labels))
-            .collect();
-        for (votes, hits) in verdicts {
-            counts.right.iter_mut().zip(votes).for_each(|(sum, v)| *sum += usize::from(v));
-            counts.found.iter_mut().zip(hits).for_each(|(sum, v)| *sum += usize::from(v));
+}
+
+impl Asker<'_> {
+    /// Asks a bank with classes `labels` for every row; `told` gets the rows done.
+    fn ask(
+        &self,
+        bank: &Rows,
+        labels: &[usize],
+        rows: &Rows,
+        targets: &[Option<usize>],
+        told: &mut dyn FnMut(u64),
+    ) -> Result<Counts> {
+        let (config, batch) = (self.config, self.batch);
+        let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(labels.len());
+        let search = Search::new(bank, self.device)?;
+        let mut counts = Counts { right: vec![0; config.k.len()], found: [0; RECALL_AT.len()] };
+        for (b, targets) in targets.chunks(batch).enumerate() {
+            let (begin, end) = (b * batch, b * batch + targets.len());
+            let verdicts: Vec<_> = search
+                .nearest(rows, begin, end, most)?
+                .into_par_iter()
+                .zip(targets)
+                .map(|(neighbours, target)| judge(config, &neighbours, *target, labels))
+                .collect();
+            for (votes, hits) in verdicts {
+                counts.right.iter_mut().zip(votes).for_each(|(sum, v)| *sum += usize::from(v));
+                counts.found.iter_mut().zip(hits).for_each(|(sum, v)| *sum += usize::from(v));
+            }
+            told(end as u64);
         }
-        told(end as u64);
+        Ok(counts)
     }
-    Ok(counts)
 }
 
 /// Similarity and bank index.

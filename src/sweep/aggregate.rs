@@ -15,8 +15,8 @@ pub struct Summary {
     pub metrics: Vec<String>,
     /// The rows, in the order of the arms.
     pub rows: Vec<Row>,
-    /// Settings that are left out because figures of some seeds are missing: arm, setting, metric, seeds there.
-    pub incomplete: Vec<(String, String, String, usize)>,
+    /// Settings that are left out because figures of some seeds are missing.
+    pub incomplete: Vec<Incomplete>,
     /// Encoder seeds that a setting must have.
     pub seeds: usize,
     /// Seeds of the linear probe that are averaged.
@@ -36,6 +36,19 @@ pub struct Row {
     pub settings: usize,
     /// One cell a metric; none where no setting is complete.
     pub cells: Vec<Option<Cell>>,
+}
+
+/// A setting whose figures are not all there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Incomplete {
+    /// The arm.
+    pub arm: String,
+    /// The setting.
+    pub setting: String,
+    /// Encoder seeds that are there.
+    pub seeds: usize,
+    /// In these metrics.
+    pub metrics: Vec<String>,
 }
 
 /// A figure of a row. Fractions, not percents.
@@ -108,7 +121,7 @@ fn settings<'a>(
     arm: &'a Arm,
     metric: &str,
     records: &[Record],
-    incomplete: &mut Vec<(String, String, String, usize)>,
+    incomplete: &mut Vec<Incomplete>,
 ) -> Vec<Option<Complete<'a>>> {
     let probes: Vec<Option<u64>> = match &sweep.config.evaluate.linear {
         Some(probe) if metric == "linear_accuracy" => probe.seeds.iter().copied().map(Some).collect(),
@@ -133,7 +146,11 @@ fn settings<'a>(
             let val = (vals.len() == seeds).then(|| mean(vals.into_iter()));
             found.push(Some(Complete { setting: &setting.name, val, tests }));
         } else {
-            incomplete.push((arm.name.clone(), setting.name.clone(), metric.to_string(), tests.len()));
+            let (arm, setting, seeds) = (arm.name.clone(), setting.name.clone(), tests.len());
+            match incomplete.iter_mut().find(|i| i.arm == arm && i.setting == setting && i.seeds == seeds) {
+                Some(known) => known.metrics.push(metric.to_string()),
+                None => incomplete.push(Incomplete { arm, setting, seeds, metrics: vec![metric.to_string()] }),
+            }
             found.push(None);
         }
     }
@@ -215,7 +232,9 @@ arms:
         assert_eq!((weince.setting.as_str(), weince.candidates, got.rows[1].settings), ("margin2", 2, 3));
         // The default margin is 2: the row that was not tuned is the same setting, from one.
         assert_eq!((untuned.setting.as_str(), untuned.candidates, got.rows[2].default), ("margin2", 1, true));
-        assert_eq!(got.incomplete, [("weince".into(), "margin6".into(), "linear_accuracy".into(), 3)]);
+        let metrics = vec!["linear_accuracy".to_string()];
+        let left = Incomplete { arm: "weince".into(), setting: "margin6".into(), seeds: 3, metrics };
+        assert_eq!(got.incomplete, [left]);
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
         close(weince.val.unwrap(), 0.84);
         // scipy.stats.t.interval(0.95, 3, 0.82, sem) of PLAIN's test figures, and scipy.stats.ttest_rel(TWO, PLAIN)
@@ -244,7 +263,7 @@ arms:
         assert_eq!(got.rows[0].cells[0], None);
         // Without a baseline there is no difference.
         assert_eq!(got.rows[1].cells[0].as_ref().unwrap().difference, None);
-        let left_out: Vec<(&str, usize)> = got.incomplete.iter().map(|(_, s, _, n)| (s.as_str(), *n)).collect();
+        let left_out: Vec<(&str, usize)> = got.incomplete.iter().map(|i| (i.setting.as_str(), i.seeds)).collect();
         assert_eq!(left_out, [("-", 3), ("margin0", 0)]);
     }
 

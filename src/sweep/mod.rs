@@ -9,7 +9,7 @@ mod records;
 mod run;
 mod table;
 
-pub use aggregate::{Cell, Row, Summary};
+pub use aggregate::{Cell, Incomplete, Row, Summary};
 pub use folder::{SweepFolder, Task};
 pub use grid::{Arm, Job, Setting, Sweep};
 pub use run::{Options, Outcome, run};

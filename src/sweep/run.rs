@@ -367,8 +367,8 @@ fn reason(status: ExitStatus, log: &Path, from: u64) -> String {
         (None, Some(9)) => "killed by signal 9, as the system does when memory runs out; fewer --jobs need less".into(),
         (None, signal) => format!("killed by signal {}", signal.unwrap_or(0)),
     };
-    match error {
-        Some(line) => format!("{} ({how})", line.trim_start_matches("error: ")),
-        None => how,
-    }
+    let Some(line) = error.map(|line| line.trim_start_matches("error: ")) else { return how };
+    const SHOWN: usize = 240;
+    let shown: String = line.chars().take(SHOWN).collect();
+    format!("{shown}{} ({how})", if shown.len() < line.len() { "..." } else { "" })
 }

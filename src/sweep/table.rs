@@ -1,6 +1,6 @@
 //! The table of a sweep: as CSV with all digits, as Markdown, as text, as JSON, and as a picture.
 
-use super::aggregate::{Cell, Row, Summary, summarize};
+use super::aggregate::{Cell, Incomplete, Row, Summary, summarize};
 use super::folder::SweepFolder;
 use super::grid::Sweep;
 use super::records::{collect, from_csv, to_csv as records_to_csv};
@@ -151,20 +151,11 @@ fn notes(summary: &Summary) -> Vec<String> {
             counts.join(", ")
         ));
     }
-    // One line a setting and count; the metrics only where they are not all.
-    let mut lines: Vec<((&str, &str, usize), Vec<&str>)> = Vec::new();
-    for (arm, setting, metric, seeds) in &summary.incomplete {
-        let key = (arm.as_str(), setting.as_str(), *seeds);
-        match lines.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, metrics)) => metrics.push(metric),
-            None => lines.push((key, vec![metric])),
-        }
-    }
-    for ((arm, setting, seeds), metrics) in lines {
-        let setting = if setting == "-" { String::new() } else { format!(" {setting}") };
-        let of =
-            if metrics.len() == summary.metrics.len() { String::new() } else { format!(" ({})", metrics.join(", ")) };
-        notes.push(format!("Left out: {arm}{setting}, with {seeds} of {} seeds{of}.", summary.seeds));
+    for left in &summary.incomplete {
+        let setting = if left.setting == "-" { String::new() } else { format!(" {}", left.setting) };
+        let all = left.metrics.len() == summary.metrics.len();
+        let of = if all { String::new() } else { format!(" ({})", left.metrics.join(", ")) };
+        notes.push(format!("Left out: {}{setting}, with {} of {} seeds{of}.", left.arm, left.seeds, summary.seeds));
     }
     notes
 }
@@ -230,7 +221,7 @@ pub fn to_json(summary: &Summary) -> Value {
             "arm": row.arm, "tuned": !row.default && row.settings > 1, "settings": row.settings, "figures": figures,
         })
     };
-    let incomplete = |(arm, setting, metric, seeds): &(String, String, String, usize)| json!({"arm": arm, "setting": setting, "metric": metric, "seeds": seeds});
+    let incomplete = |left: &Incomplete| json!({"arm": left.arm, "setting": left.setting, "metrics": left.metrics, "seeds": left.seeds});
     json!({
         "baseline": summary.baseline, "seeds": summary.seeds, "probe_seeds": summary.probe_seeds,
         "rows": summary.rows.iter().map(row).collect::<Vec<_>>(),
