@@ -22,7 +22,7 @@ struct Args {
     /// How the probe is fitted
     #[arg(long, value_enum, default_value = "lbfgs")]
     protocol: Protocol,
-    /// Seeds, one probe each; more than one gives mean and standard deviation
+    /// Seeds, one probe each; more than one gives mean, standard deviation and 95 % interval
     #[arg(long, visible_alias = "seed", value_delimiter = ',', default_value = "0", value_name = "LIST")]
     seeds: Vec<u64>,
     /// Share of every class held out for validation

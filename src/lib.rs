@@ -22,6 +22,7 @@ pub mod progress;
 pub mod report;
 pub mod run;
 pub mod stats;
+pub mod sweep;
 #[allow(unsafe_code)]
 pub mod torch;
 pub mod train;

@@ -12,6 +12,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use tch::Device;
 
+/// What a run leaves in `checkpoints/` at its end, and has not before.
+const FINAL_WEIGHTS: [&str; 4] = ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt"];
+
 /// A run's folder and the names of what is in it.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
@@ -141,12 +144,16 @@ impl RunFolder {
         }
         Ok(self.series().newest_first()?.into_iter().next())
     }
+    /// Whether all is there that a run leaves at its end.
+    pub fn has_ended(&self) -> bool {
+        FINAL_WEIGHTS.iter().all(|name| self.checkpoints().join(name).is_file())
+    }
     /// Removes what a run leaves at its end, for one that goes on: evaluations then take its newest state.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn remove_final_weights(&self) -> Result<()> {
-        for name in ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt"] {
+        for name in FINAL_WEIGHTS {
             let path = self.checkpoints().join(name);
             match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

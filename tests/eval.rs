@@ -82,7 +82,7 @@ fn adam_learns_and_keeps_the_short_last_batch() {
 fn neighbours_vote_as_in_numpy() {
     let temperature = expected()["temperature"].as_f64().unwrap();
     for (expected, train, test) in sets() {
-        let config = KnnConfig { k: vec![1, 3, 10, 200], temperature };
+        let config = KnnConfig { k: vec![1, 3, 10, 200], temperature, validation: 0.0 };
         let got = knn::evaluate(&config, &train, &test, 50, Device::Cpu, &mut |_, _| ()).unwrap();
         let want = &expected["knn"];
         for (k, accuracy) in &got.accuracy_at_k {

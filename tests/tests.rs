@@ -12,6 +12,7 @@ mod model;
 mod optim;
 mod report;
 mod step;
+mod sweep;
 mod torch_file;
 mod torchscript;
 mod train;

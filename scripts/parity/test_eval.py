@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from safetensors.numpy import save_file
 from sklearn.datasets import load_digits, make_classification
@@ -152,6 +153,42 @@ def test_knn_equals_sklearn_and_numpy(data):
         assert got[f"recall_at_{r}"] == (train_y[index[:, :r]] == test_y[:, None]).any(1).mean()
 
 
+def held_out_figures(x, y, k, temperature, share, rng):
+    """Accuracy and recall@5 of a random stratified part of the samples that asks the rest, in NumPy."""
+    held = np.concatenate([rng.permutation(np.flatnonzero(y == c))[: max(1, round(share * (y == c).sum()))] for c in np.unique(y)])
+    rest = np.setdiff1d(np.arange(len(y)), held)
+    unit = x.astype(np.float64) / np.maximum(np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True), 1e-300)
+    similarity = unit[held] @ unit[rest].T
+    nearest = np.argsort(-similarity, axis=1, kind="stable")
+    votes = np.zeros((len(held), y.max() + 1))
+    for j in range(min(k, len(rest))):
+        at = nearest[:, j]
+        np.add.at(votes, (np.arange(len(held)), y[rest[at]]), np.exp(similarity[np.arange(len(held)), at] / temperature))
+    recall = (y[rest[nearest[:, :5]]] == y[held][:, None]).any(1).mean()
+    return (votes.argmax(1) == y[held]).mean(), recall, len(held)
+
+
+def test_knn_on_held_out_samples_lies_among_numpys_splits(data):
+    """The split's generator is the program's own: its figures must lie where those of NumPy's random splits lie. That the
+    figures of one split are exact is a test of the library, which asks the two parts as files of their own."""
+    train_x, train_y, _, _, files = data
+    whole = json.loads(run("eval-knn", *files, "--json").stdout)
+    for share, k in ((0.1, 200), (0.3, 20)):
+        got = json.loads(run("eval-knn", *files, "--json", "--val-fraction", share, "--k", f"1,{k}").stdout)
+        rng = np.random.default_rng(9)
+        peers = [held_out_figures(train_x, train_y, k, 0.1, share, rng) for _ in range(12)]
+        assert got["val"] == peers[0][2] and got["val_accuracy"] == got["val_accuracy_at_k"][str(k)]
+        for figure, of in ((got["val_accuracy"], 0), (got["val_recall_at_5"], 1)):
+            mean, std = np.mean([p[of] for p in peers]), np.std([p[of] for p in peers], ddof=1)
+            # A chance of 1e-4 by Student's t with 11 degrees is 5.5 deviations; one sample is the least step.
+            assert abs(figure - mean) <= 5.5 * std + 1 / got["val"], (share, figure, mean, std)
+        # The test figures have the whole bank, whatever is held out.
+        assert all(got[f"recall_at_{r}"] == whole[f"recall_at_{r}"] for r in (1, 2, 5, 10, 20, 50))
+        assert got["protocol"]["validation"] == share and got["protocol"]["split"].endswith("seed 0")
+    none = json.loads(run("eval-knn", *files, "--json", "--val-fraction", 0).stdout)
+    assert none["val_accuracy"] is None and "val_recall_at_1" not in none and none["test_accuracy"] == whole["test_accuracy"]
+
+
 def test_adam_agrees_with_torch(tmp_path):
     """Initialisation and order come from other generators, so that only figures near convergence can agree: hence the
     larger rate, and tolerances of 1 point and of 2% of the loss."""
@@ -182,6 +219,8 @@ def test_adam_agrees_with_torch(tmp_path):
     figures = [o["test_accuracy"] for o in got["outcomes"]]
     assert got["test_accuracy"] == pytest.approx(np.mean(figures), abs=1e-12)
     assert got["test_accuracy_std"] == pytest.approx(np.std(figures, ddof=1), abs=1e-12)
+    interval = scipy.stats.t.interval(0.95, 2, np.mean(figures), scipy.stats.sem(figures))
+    assert got["test_accuracy_ci95"] == pytest.approx(interval, abs=1e-10) and got["val_accuracy_ci95"] is None
 
 
 @pytest.mark.parametrize(

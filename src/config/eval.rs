@@ -110,11 +110,13 @@ pub struct KnnConfig {
     pub k: Vec<usize>,
     /// Temperature of the vote's weights, exp(similarity / temperature).
     pub temperature: f64,
+    /// Share of every class of the bank that is held out and asks the rest, to choose by without the test samples; 0 for none.
+    pub validation: f64,
 }
 
 impl Default for KnnConfig {
     fn default() -> Self {
-        KnnConfig { k: vec![1, 5, 20, 200], temperature: 0.1 }
+        KnnConfig { k: vec![1, 5, 20, 200], temperature: 0.1, validation: 0.1 }
     }
 }
 
@@ -130,7 +132,7 @@ impl KnnConfig {
         if !(self.temperature.is_finite() && self.temperature > 0.0) {
             return Err(range("temperature", self.temperature, "a finite number above 0"));
         }
-        Ok(())
+        check_share(self.validation)
     }
 }
 
@@ -184,5 +186,7 @@ mod tests {
         refused(LinearConfig::Adam(AdamConfig { batch: 0, ..adam }), "`batch`");
         assert!(KnnConfig { k: vec![0], ..Default::default() }.validate().is_err());
         assert!(KnnConfig { temperature: 0.0, ..Default::default() }.validate().is_err());
+        let e = KnnConfig { validation: 1.0, ..Default::default() }.validate().unwrap_err();
+        assert!(e.to_string().contains("`validation`"), "{e}");
     }
 }

@@ -11,6 +11,7 @@ pub mod model;
 pub mod optim;
 mod overrides;
 pub mod precision;
+pub mod sweep;
 pub mod vision;
 
 use crate::error::{Error, Result};
@@ -43,6 +44,14 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str, sets: &[String]) -> 
     for assignment in sets {
         overrides::apply(&mut tree, assignment)?;
     }
+    from_tree(tree, origin)
+}
+
+/// As [`parse`], from YAML that is a tree already.
+///
+/// # Errors
+/// As [`load`].
+pub fn from_tree<T: DeserializeOwned>(tree: Value, origin: &str) -> Result<T> {
     if let Some(tag) = first_tag(&tree) {
         return Err(Error::Config(format!(
             "{origin}: the tag `{tag}` has no meaning here; write the kind of a section as `kind: name`"

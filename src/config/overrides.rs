@@ -1,4 +1,4 @@
-//! `--set a.b=c`: changes to a configuration before it is read.
+//! `--set a.b=c` and a sweep's settings: changes to a configuration before it is read.
 
 use crate::error::{Error, Result};
 use serde_yaml::{Mapping, Value};
@@ -18,9 +18,14 @@ pub fn apply(root: &mut Value, assignment: &str) -> Result<()> {
     }
     let value: Value = serde_yaml::from_str(text)
         .map_err(|e| Error::Config(format!("--set {assignment}: `{text}` is no YAML value: {e}")))?;
-    let keys: Vec<&str> = path.trim().split('.').collect();
+    set(root, path.trim(), value).map_err(|why| Error::Config(format!("--set {assignment}: {why}")))
+}
+
+/// Sets the key at a dotted path of a YAML tree; missing mappings on the way are made. The error is the reason alone.
+pub fn set(root: &mut Value, path: &str, value: Value) -> std::result::Result<(), String> {
+    let keys: Vec<&str> = path.split('.').collect();
     if keys.iter().any(|k| k.is_empty()) {
-        return Err(Error::Config(format!("--set {assignment}: `{path}` has an empty key; write it as a.b.c")));
+        return Err(format!("`{path}` has an empty key; write it as a.b.c"));
     }
     let mut node = root;
     for (depth, key) in keys.iter().enumerate() {
@@ -28,10 +33,7 @@ pub fn apply(root: &mut Value, assignment: &str) -> Result<()> {
             *node = Value::Mapping(Mapping::new());
         }
         let Value::Mapping(map) = node else {
-            let at = keys[..depth].join(".");
-            return Err(Error::Config(format!(
-                "--set {assignment}: `{at}` is no mapping, so `{key}` can't be set in it"
-            )));
+            return Err(format!("`{}` is no mapping, so `{key}` can't be set in it", keys[..depth].join(".")));
         };
         node = map.entry(Value::String((*key).to_string())).or_insert(Value::Null);
     }

@@ -153,6 +153,18 @@ impl VisionConfig {
         diff("", &to_value(self)?, &to_value(&comparable)?, &mut differences);
         Ok(differences)
     }
+
+    /// As [`VisionConfig::forbidden_changes`], for runs that are to end at the same weights: the length may not change either.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn changes_of_the_outcome(&self, new: &VisionConfig) -> Result<Vec<String>> {
+        let mut changes = self.forbidden_changes(new)?;
+        if self.train.epochs != new.train.epochs {
+            changes.push(format!("train.epochs was {} and is now {}", self.train.epochs, new.train.epochs));
+        }
+        Ok(changes)
+    }
 }
 
 fn to_value(config: &VisionConfig) -> Result<serde_yaml::Value> {

@@ -7,6 +7,7 @@
 //! slow, and still right.
 
 use super::features::{Classes, Features};
+use super::split::stratified;
 use crate::config::eval::KnnConfig;
 use crate::error::{Error, Result};
 use rayon::prelude::*;
@@ -31,6 +32,9 @@ pub struct KnnResult {
     /// By R: test samples with a neighbour of their class among the nearest R.
     #[serde(skip)]
     pub recall_at: BTreeMap<usize, f64>,
+    /// The same of samples that were held out of the bank and asked the rest of it; none where nothing was held out.
+    #[serde(skip)]
+    pub validation: Option<Validation>,
     /// The largest number of neighbours there was: k and R above it were reduced to it.
     pub bank: usize,
     /// Training samples of norm 0; their similarity to everything is 0.
@@ -39,14 +43,31 @@ pub struct KnnResult {
     pub zero_test: usize,
 }
 
+/// What held-out samples of the bank find in the rest of it. Fractions, not percents.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Validation {
+    /// Accuracy of the vote of the largest k.
+    pub accuracy: f64,
+    /// Accuracy of the weighted vote, by k as it was asked for.
+    pub accuracy_at_k: BTreeMap<usize, f64>,
+    /// By R: samples with a neighbour of their class among the nearest R.
+    pub recall_at: BTreeMap<usize, f64>,
+    /// The number of samples held out.
+    pub samples: usize,
+}
+
+/// Seed of the split that [`Validation`] is of.
+pub const SPLIT_SEED: u64 = 0;
+
 /// Votes with the training samples as the bank. `batch` is the number of test rows multiplied at once, and does not change
 /// the result; `progress` gets the test samples done and in all.
 ///
 /// The vote of a neighbour is exp(similarity / temperature) for its class; the class with the largest sum wins, the lowest
 /// label among equals. k larger than the bank is the whole bank. A test sample of a class that the bank lacks counts as wrong.
+/// The test figures have the whole bank, whatever is held out for validation.
 ///
 /// # Errors
-/// Values out of range, and features that do not belong together.
+/// Values out of range, features that do not belong together, and no possible validation split.
 pub fn evaluate(
     config: &KnnConfig,
     train: &Features,
@@ -62,46 +83,108 @@ pub fn evaluate(
     let classes = Classes::of(train, test)?;
     let _guard = tch::no_grad_guard();
     let (bank, rows) = (Rows::of(train)?, Rows::of(test)?);
-    let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(train.samples());
-    let search = Search::new(&bank, device)?;
-    let (mut right, mut found) = (vec![0usize; config.k.len()], [0usize; RECALL_AT.len()]);
-    for (b, targets) in classes.test.chunks(batch).enumerate() {
-        let (begin, end) = (b * batch, b * batch + targets.len());
-        let verdicts: Vec<_> = search
-            .nearest(&rows, begin, end, most)?
-            .into_par_iter()
-            .zip(targets)
-            .map(|(neighbours, target)| judge(config, &neighbours, *target, &classes))
-            .collect();
-        for (votes, hits) in verdicts {
-            right.iter_mut().zip(votes).for_each(|(sum, v)| *sum += usize::from(v));
-            found.iter_mut().zip(hits).for_each(|(sum, v)| *sum += usize::from(v));
+    let split = (config.validation > 0.0)
+        .then(|| stratified(&classes.train, classes.count(), config.validation, SPLIT_SEED))
+        .transpose()?;
+    let held = split.as_ref().map_or(0, |split| split.validation.len());
+    let all = (test.samples() + held) as u64;
+    let asker = Asker { config, batch, device };
+    let counts = asker.ask(&bank, &classes.train, &rows, &classes.test, &mut |done| progress(done, all))?;
+    let validation = match split {
+        Some(split) => {
+            let label = |&i: &i64| classes.train[i as usize];
+            let labels: Vec<usize> = split.fit.iter().map(label).collect();
+            let targets: Vec<Option<usize>> = split.validation.iter().map(|i| Some(label(i))).collect();
+            let (rest, queries) = (bank.select(&split.fit), bank.select(&split.validation));
+            let before = test.samples() as u64;
+            let counts = asker.ask(&rest, &labels, &queries, &targets, &mut |done| progress(before + done, all))?;
+            let (accuracy_at_k, recall_at) = counts.shares(config, held);
+            Some(Validation { accuracy: headline(&accuracy_at_k), accuracy_at_k, recall_at, samples: held })
         }
-        progress(end as u64, test.samples() as u64);
-    }
-    let share = |count: usize| count as f64 / test.samples() as f64;
-    let accuracy_at_k: BTreeMap<usize, f64> = config.k.iter().copied().zip(right.into_iter().map(share)).collect();
+        None => None,
+    };
+    let (accuracy_at_k, recall_at) = counts.shares(config, test.samples());
     Ok(KnnResult {
-        test_accuracy: accuracy_at_k.values().next_back().copied().unwrap_or(f64::NAN),
+        test_accuracy: headline(&accuracy_at_k),
         accuracy_at_k,
-        recall_at: RECALL_AT.into_iter().zip(found.map(share)).collect(),
+        recall_at,
+        validation,
         bank: train.samples(),
         zero_train: bank.zeros(),
         zero_test: rows.zeros(),
     })
 }
 
+/// The accuracy of the largest k.
+fn headline(accuracy_at_k: &BTreeMap<usize, f64>) -> f64 {
+    accuracy_at_k.values().next_back().copied().unwrap_or(f64::NAN)
+}
+
+/// How many samples each vote was right for, and how many have their class among the nearest.
+struct Counts {
+    right: Vec<usize>,
+    found: [usize; RECALL_AT.len()],
+}
+
+impl Counts {
+    /// As shares of all samples: accuracy by k, recall by R.
+    fn shares(&self, config: &KnnConfig, samples: usize) -> (BTreeMap<usize, f64>, BTreeMap<usize, f64>) {
+        let share = |&count: &usize| count as f64 / samples as f64;
+        let by_k = config.k.iter().copied().zip(self.right.iter().map(share)).collect();
+        (by_k, RECALL_AT.into_iter().zip(self.found.iter().map(share)).collect())
+    }
+}
+
+/// How banks are asked.
+struct Asker<'a> {
+    config: &'a KnnConfig,
+    batch: usize,
+    device: Device,
+}
+
+impl Asker<'_> {
+    /// Asks a bank with classes `labels` for every row; `told` gets the rows done.
+    fn ask(
+        &self,
+        bank: &Rows,
+        labels: &[usize],
+        rows: &Rows,
+        targets: &[Option<usize>],
+        told: &mut dyn FnMut(u64),
+    ) -> Result<Counts> {
+        let (config, batch) = (self.config, self.batch);
+        let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(labels.len());
+        let search = Search::new(bank, self.device)?;
+        let mut counts = Counts { right: vec![0; config.k.len()], found: [0; RECALL_AT.len()] };
+        for (b, targets) in targets.chunks(batch).enumerate() {
+            let (begin, end) = (b * batch, b * batch + targets.len());
+            let verdicts: Vec<_> = search
+                .nearest(rows, begin, end, most)?
+                .into_par_iter()
+                .zip(targets)
+                .map(|(neighbours, target)| judge(config, &neighbours, *target, labels))
+                .collect();
+            for (votes, hits) in verdicts {
+                counts.right.iter_mut().zip(votes).for_each(|(sum, v)| *sum += usize::from(v));
+                counts.found.iter_mut().zip(hits).for_each(|(sum, v)| *sum += usize::from(v));
+            }
+            told(end as u64);
+        }
+        Ok(counts)
+    }
+}
+
 /// Similarity and bank index.
 type Neighbour = (f64, u32);
 
-/// For each k whether the vote is right, and for each R whether the class is among the nearest R.
+/// For each k whether the vote is right, and for each R whether the class is among the nearest R; `labels` are the bank's.
 fn judge(
     config: &KnnConfig,
     neighbours: &[Neighbour],
     target: Option<usize>,
-    classes: &Classes,
+    labels: &[usize],
 ) -> (Vec<bool>, [bool; RECALL_AT.len()]) {
-    let class = |n: &Neighbour| classes.train[n.1 as usize];
+    let class = |n: &Neighbour| labels[n.1 as usize];
     let vote = |k: usize| {
         let mut sums: BTreeMap<usize, f64> = BTreeMap::new();
         // Relative to the nearest, so that no weight overflows and the largest is 1.
@@ -132,6 +215,13 @@ impl Rows {
         let norm = |row: &[f32]| row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
         let norms = values.par_chunks(d).map(norm).collect();
         Ok(Rows { values, norms, d })
+    }
+
+    /// Some of the rows, in the order given.
+    fn select(&self, indices: &[i64]) -> Rows {
+        let row = |&i: &i64| &self.values[i as usize * self.d..][..self.d];
+        let values = indices.iter().flat_map(row).copied().collect();
+        Rows { values, norms: indices.iter().map(|&i| self.norms[i as usize]).collect(), d: self.d }
     }
 
     fn zeros(&self) -> usize {
@@ -300,7 +390,7 @@ mod tests {
                 assert_eq!(got[..], all[..k]);
             }
         }
-        let config = KnnConfig { k: vec![1, 10, 5000], temperature: 0.07 };
+        let config = KnnConfig { k: vec![1, 10, 5000], temperature: 0.07, validation: 0.2 };
         let run = |batch| evaluate(&config, &train, &test, batch, Device::Cpu, &mut |_, _| ()).unwrap();
         let whole = run(61);
         for batch in [1, 2, 7, 60, 1000] {
@@ -314,7 +404,7 @@ mod tests {
         let bank = [1.0, 0.0, 0.8, 0.6, 0.6, 0.8, 0.6, -0.8, 0.0, 1.0];
         let train = features(&bank, 2, &[4, 9, 9, 9, 2]);
         let vote = |k: usize, temperature: f64, label: i64| {
-            let config = KnnConfig { k: vec![k], temperature };
+            let config = KnnConfig { k: vec![k], temperature, validation: 0.0 };
             let test = features(&[3.0, 0.0], 2, &[label]);
             evaluate(&config, &train, &test, 8, Device::Cpu, &mut |_, _| ()).unwrap()
         };
@@ -335,11 +425,35 @@ mod tests {
     fn tied_votes_go_to_the_lowest_label_and_zero_rows_are_counted() {
         let train = features(&[1.0, 0.0, 1.0, 0.0, 0.0, 0.0], 2, &[8, 3, 5]);
         let test = features(&[1.0, 0.0, 0.0, 0.0], 2, &[3, 3]);
-        let config = KnnConfig { k: vec![2, 3], temperature: 0.1 };
+        let config = KnnConfig { k: vec![2, 3], temperature: 0.1, validation: 0.0 };
         let got = evaluate(&config, &train, &test, 8, Device::Cpu, &mut |_, _| ()).unwrap();
         // Row 0: labels 8 and 3 tie, 3 wins. Row 1 (zero): similarity 0 to all; the first two by index are 8 and 3.
         assert_eq!(got.accuracy_at_k.values().copied().collect::<Vec<_>>(), [1.0, 1.0]);
         assert_eq!((got.zero_train, got.zero_test), (1, 1));
+    }
+
+    #[test]
+    fn held_out_samples_ask_the_rest_of_the_bank() {
+        let (rows, labels) = random(90, 6, 3, 5);
+        let (test_rows, test_labels) = random(20, 6, 3, 6);
+        let (train, test) = (features(&rows, 6, &labels), features(&test_rows, 6, &test_labels));
+        let run = |train: &Features, test: &Features, validation| {
+            let config = KnnConfig { k: vec![1, 7], temperature: 0.1, validation };
+            evaluate(&config, train, test, 16, Device::Cpu, &mut |_, _| ()).unwrap()
+        };
+        let got = run(&train, &test, 0.3);
+        let held = got.validation.clone().unwrap();
+        // The split by hand, as two files of their own.
+        let classes: Vec<usize> = labels.iter().map(|&l| l as usize).collect();
+        let split = stratified(&classes, 3, 0.3, SPLIT_SEED).unwrap();
+        let part = |of: &[i64]| {
+            let values: Vec<f32> = of.iter().flat_map(|&i| rows[i as usize * 6..][..6].to_vec()).collect();
+            features(&values, 6, &of.iter().map(|&i| labels[i as usize]).collect::<Vec<_>>())
+        };
+        let apart = run(&part(&split.fit), &part(&split.validation), 0.0);
+        assert_eq!((held.accuracy, &held.accuracy_at_k), (apart.test_accuracy, &apart.accuracy_at_k));
+        assert_eq!((&held.recall_at, held.samples), (&apart.recall_at, split.validation.len()));
+        assert_eq!(KnnResult { validation: None, ..got }, run(&train, &test, 0.0), "the test figures stay");
     }
 
     #[test]

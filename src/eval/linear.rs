@@ -53,10 +53,14 @@ pub struct LinearResult {
     pub test_accuracy: f64,
     /// Standard deviation over the seeds (n - 1); absent for one seed.
     pub test_accuracy_std: Option<f64>,
+    /// Both ends of the mean's 95 % interval by Student's t, over the seeds of the probe alone; absent for one seed.
+    pub test_accuracy_ci95: Option<[f64; 2]>,
     /// Mean over the seeds; absent where nothing was held out.
     pub val_accuracy: Option<f64>,
     /// Standard deviation over the seeds; absent for one seed.
     pub val_accuracy_std: Option<f64>,
+    /// As `test_accuracy_ci95`.
+    pub val_accuracy_ci95: Option<[f64; 2]>,
     /// One outcome a seed.
     pub outcomes: Vec<Outcome>,
 }
@@ -111,8 +115,10 @@ pub fn evaluate(
     Ok(LinearResult {
         test_accuracy: test.map_or(f64::NAN, |t| t.mean),
         test_accuracy_std: test.and_then(|t| t.std),
+        test_accuracy_ci95: test.and_then(|t| t.interval_95()),
         val_accuracy: val.map(|v| v.mean),
         val_accuracy_std: val.and_then(|v| v.std),
+        val_accuracy_ci95: val.and_then(|v| v.interval_95()),
         outcomes,
     })
 }

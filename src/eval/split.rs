@@ -36,7 +36,7 @@ pub fn stratified(classes: &[usize], count: usize, fraction: f64, seed: u64) -> 
     if fraction > 0.0 && split.validation.is_empty() {
         return Err(Error::Input(format!(
             "no validation split can be drawn: none of the {count} classes has two training samples; give more samples, or a \
-             validation fraction of 0 together with a single L2 value"
+             validation fraction of 0 (with eval-linear together with a single L2 value)"
         )));
     }
     split.fit.sort_unstable();

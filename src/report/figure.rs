@@ -1,4 +1,4 @@
-//! Charts as SVG: lines with a spread band, bars with the runs' own points, histograms.
+//! Charts as SVG: lines with a spread band, bars and means with the runs' own points, histograms; sheets of several charts.
 //!
 //! Text stays text (the viewer's font draws it), and coordinates are drawn on a grid finer than a pixel. The colours are
 //! those of Okabe and Ito, which people with any of the common colour deficiencies can tell apart.
@@ -212,6 +212,75 @@ impl BarChart {
             Ok(())
         })
     }
+}
+
+/// Means with their 95 % intervals side by side, each beside its single values; the ordinate spans what there is.
+#[derive(Debug, Clone)]
+pub struct IntervalChart {
+    /// The headline.
+    pub title: String,
+    /// Ordinate.
+    pub y: String,
+    /// A label, its palette colour, and the values.
+    pub series: Vec<(String, usize, Vec<f64>)>,
+}
+
+impl IntervalChart {
+    /// The chart as an SVG document.
+    ///
+    /// # Errors
+    /// No finite value at all.
+    pub fn to_svg(&self) -> Result<String> {
+        let spreads: Vec<Option<Spread>> = self.series.iter().map(|(_, _, values)| Spread::of(values)).collect();
+        let ends = spreads.iter().flatten().filter_map(Spread::interval_95).flatten();
+        let all = self.series.iter().flat_map(|(_, _, values)| values).copied().chain(ends);
+        let y = Scale::new(&Axis::linear(&self.y), all.filter(|v| v.is_finite()), 0.08)
+            .ok_or_else(|| Error::Input(format!("figure `{}`: no finite value to draw", self.title)))?;
+        let legend: Vec<_> = self.series.iter().map(|(label, colour, _)| (label.as_str(), *colour)).collect();
+        let x = Scale { log: false, low: 0.0, high: self.series.len() as f64 };
+        draw(|root| {
+            let area = header(root, &self.title, &legend)?;
+            let mut chart = frame(&area, x.range(0), y.range(6), 26)?;
+            mesh(&mut chart, &x, None, &y, &self.y)?;
+            for (place, ((_, colour, values), spread)) in self.series.iter().zip(&spreads).enumerate() {
+                let (centre, colour) = (place as f64 + 0.5, palette(*colour));
+                let dots =
+                    values.iter().map(|v| Circle::new((centre - 0.12, *v), 2 * SUBPIXELS, tint(colour).filled()));
+                chart.draw_series(dots)?;
+                let Some(spread) = spread else { continue };
+                if let Some([low, high]) = spread.interval_95() {
+                    for line in [
+                        vec![(centre, low), (centre, high)],
+                        vec![(centre - 0.05, low), (centre + 0.05, low)],
+                        vec![(centre - 0.05, high), (centre + 0.05, high)],
+                    ] {
+                        chart.draw_series([PathElement::new(line, colour.stroke_width(pixels(1.8)))])?;
+                    }
+                }
+                chart.draw_series([Circle::new((centre, spread.mean), 4 * SUBPIXELS, colour.filled())])?;
+                let at = text(12.0).pos(Pos::new(HPos::Left, VPos::Center));
+                let figure = Text::new(format!("{:.2}", spread.mean), (9 * SUBPIXELS, 0), at);
+                chart.draw_series([EmptyElement::at((centre, spread.mean)) + figure])?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Charts of this module in rows of `columns`, as one SVG document.
+pub fn sheet(charts: &[String], columns: usize) -> String {
+    let columns = columns.min(charts.len()).max(1);
+    let rows = charts.len().div_ceil(columns);
+    let (width, height) = (WIDTH as usize * columns, HEIGHT as usize * rows);
+    let mut out = format!(
+        "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n"
+    );
+    for (place, chart) in charts.iter().enumerate() {
+        let (x, y) = (WIDTH as usize * (place % columns), HEIGHT as usize * (place / columns));
+        out += &chart.replacen("<svg ", &format!("<svg x=\"{x}\" y=\"{y}\" "), 1);
+        out.push('\n');
+    }
+    out + "</svg>\n"
 }
 
 /// How often values fall into bins of equal width.
@@ -551,6 +620,25 @@ mod tests {
         assert_eq!(constant.count().unwrap().1.iter().sum::<u64>(), 5);
         assert!(Histogram { values: vec![f64::NAN], ..h.clone() }.to_svg().is_err());
         assert!(Histogram { bins: 0, ..h }.to_svg().is_err());
+    }
+
+    #[test]
+    fn intervals_show_means_ends_and_single_values() {
+        let chart = IntervalChart {
+            title: "t".into(),
+            y: "accuracy (%)".into(),
+            series: vec![("a".into(), 0, vec![80.0, 84.0]), ("b".into(), 1, vec![90.0]), ("c".into(), 2, vec![])],
+        };
+        let svg = chart.to_svg().unwrap();
+        assert!(svg.contains("82.00") && svg.contains("90.00"));
+        assert_eq!(svg.matches("<circle").count(), 5, "three values and two means");
+        // The interval of 80 and 84 is 82 +- 25.4: the axis shows it, and a single value has none.
+        assert!(svg.contains("\n100\n") && svg.contains("\n60\n"));
+        assert!(IntervalChart { series: vec![("x".into(), 0, vec![])], ..chart.clone() }.to_svg().is_err());
+        let sheet = sheet(&[svg.clone(), svg.clone(), svg], 2);
+        assert!(sheet.starts_with("<svg width=\"1280\" height=\"760\""));
+        assert_eq!((sheet.matches("<svg").count(), sheet.matches("</svg>").count()), (4, 4));
+        assert!(sheet.contains("<svg x=\"640\" y=\"0\"") && sheet.contains("<svg x=\"0\" y=\"380\""));
     }
 
     #[test]

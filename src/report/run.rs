@@ -1,7 +1,7 @@
 //! A finished run's folder as the report reads it, and runs that differ in nothing but their seed as one group.
 
 use super::metrics::{self, Metrics, Split};
-use super::table::{Format, Table};
+use super::table::{Format, Table, write_figure};
 use crate::checkpoint::sha256_of;
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
@@ -37,6 +37,42 @@ pub struct Run {
     pub views: Option<Vec<u8>>,
 }
 
+/// What the evaluations of a run left.
+#[derive(Debug, Clone, Default)]
+pub struct Evaluations {
+    /// `results/linear.json`, if the linear probe has run on the present weights.
+    pub linear: Option<Map<String, Value>>,
+    /// `results/knn.json`, if the kNN evaluation has run on the present weights.
+    pub knn: Option<Map<String, Value>>,
+    /// Evaluations whose results are of other weights, from before the run went on.
+    pub outdated: Vec<&'static str>,
+}
+
+impl Evaluations {
+    /// Reads the results in a run folder.
+    ///
+    /// # Errors
+    /// A damaged file, named.
+    pub fn read(folder: &Path) -> Result<Evaluations> {
+        let mut linear = read_results(&folder.join("results/linear.json"))?;
+        let mut knn = read_results(&folder.join("results/knn.json"))?;
+        let mut outdated = Vec::new();
+        if (linear.is_some() || knn.is_some())
+            && let Some(weights) = RunFolder::open(folder)?.weights()?
+        {
+            let present = sha256_of(&weights)?;
+            for (name, results) in [("eval-linear", &mut linear), ("eval-knn", &mut knn)] {
+                let of = results.as_ref().and_then(|r| r.get("checkpoint_sha256")).and_then(Value::as_str);
+                if of.is_some_and(|of| of != present) {
+                    *results = None;
+                    outdated.push(name);
+                }
+            }
+        }
+        Ok(Evaluations { linear, knn, outdated })
+    }
+}
+
 impl Run {
     /// Reads a run folder.
     ///
@@ -65,21 +101,7 @@ impl Run {
         let environment = read_object(&path)?.ok_or_else(|| {
             Error::data(&path, None, "missing; a training run writes it at its start, so this is no whole run folder")
         })?;
-        let mut linear = read_results(&folder.join("results/linear.json"))?;
-        let mut knn = read_results(&folder.join("results/knn.json"))?;
-        let mut outdated = Vec::new();
-        if (linear.is_some() || knn.is_some())
-            && let Some(weights) = RunFolder::open(folder)?.weights()?
-        {
-            let present = sha256_of(&weights)?;
-            for (name, results) in [("eval-linear", &mut linear), ("eval-knn", &mut knn)] {
-                let of = results.as_ref().and_then(|r| r.get("checkpoint_sha256")).and_then(Value::as_str);
-                if of.is_some_and(|of| of != present) {
-                    *results = None;
-                    outdated.push(name);
-                }
-            }
-        }
+        let Evaluations { linear, knn, outdated } = Evaluations::read(folder)?;
         let metrics = metrics::read(&folder.join("metrics.jsonl"))?;
         let views = read_png(&folder.join("report/views.png"))?;
         let folder = folder.to_path_buf();
@@ -258,10 +280,12 @@ pub fn differences(runs: &[&Run]) -> Vec<String> {
 
 /// The comparison: a row a group, a column a figure.
 pub fn comparison(groups: &[Group]) -> Table {
-    let row = |group: &Group| (group.label.clone(), FIGURES.iter().map(|f| group.spread(f)).collect());
+    let row = |group: &Group| {
+        (group.label.clone(), FIGURES.iter().map(|f| write_figure(group.spread(f), f.format)).collect())
+    };
     Table {
         corner: "loss".to_string(),
-        columns: FIGURES.iter().map(|f| (f.title.to_string(), f.format)).collect(),
+        columns: FIGURES.iter().map(|f| f.title.to_string()).collect(),
         rows: groups.iter().map(row).collect(),
     }
 }
@@ -317,7 +341,9 @@ fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
 /// The results of an evaluation; every accuracy and recall in it is a fraction.
 fn read_results(path: &Path) -> Result<Option<Map<String, Value>>> {
     let Some(results) = read_object(path)? else { return Ok(None) };
-    let is_fraction = |key: &str| key == "test_accuracy" || key == "val_accuracy" || key.starts_with("recall_at_");
+    let is_fraction = |key: &str| {
+        matches!(key, "test_accuracy" | "val_accuracy") || key.trim_start_matches("val_").starts_with("recall_at_")
+    };
     let single = results.iter().filter(|(key, _)| is_fraction(key)).map(|(k, v)| (k.clone(), v));
     let by_k = results.get("accuracy_at_k").and_then(Value::as_object).into_iter().flatten();
     let by_k = by_k.map(|(k, v)| (format!("accuracy_at_k.{k}"), v));

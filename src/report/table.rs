@@ -1,4 +1,4 @@
-//! Tables of figures with their spread, as text for a terminal, as Markdown and as HTML.
+//! Tables of figures, as text for a terminal, as Markdown and as HTML.
 
 use crate::stats::Spread;
 use std::fmt::Write;
@@ -12,15 +12,15 @@ pub enum Format {
     Decimals(usize),
 }
 
-/// Rows of figures below named columns. A figure that a row lacks is shown as `-`.
+/// Rows of figures below named columns.
 #[derive(Debug, Clone)]
 pub struct Table {
     /// What the rows are.
     pub corner: String,
-    /// Columns: name with unit, and how figures are written.
-    pub columns: Vec<(String, Format)>,
+    /// Columns: name with unit.
+    pub columns: Vec<String>,
     /// Rows: name, and one figure a column.
-    pub rows: Vec<(String, Vec<Option<Spread>>)>,
+    pub rows: Vec<(String, Vec<String>)>,
 }
 
 impl Table {
@@ -81,16 +81,13 @@ impl Table {
 
     /// All cells as text, the names of the columns first.
     fn grid(&self) -> Vec<Vec<String>> {
-        let head = std::iter::once(self.corner.clone()).chain(self.columns.iter().map(|(name, _)| name.clone()));
-        let row = |(label, cells): &(String, Vec<Option<Spread>>)| {
-            let cells = cells.iter().zip(&self.columns).map(|(cell, (_, format))| write_figure(*cell, *format));
-            std::iter::once(label.clone()).chain(cells).collect()
-        };
-        std::iter::once(head.collect()).chain(self.rows.iter().map(row)).collect()
+        let line = |first: &String, others: &[String]| [std::slice::from_ref(first), others].concat();
+        let rows = self.rows.iter().map(|(label, cells)| line(label, cells));
+        std::iter::once(line(&self.corner, &self.columns)).chain(rows).collect()
     }
 }
 
-/// `mean ± std (n)`, or the one value there is.
+/// `mean ± std (n)`, the one value there is, or `-`.
 pub(super) fn write_figure(figure: Option<Spread>, format: Format) -> String {
     let Some(Spread { mean, std, n }) = figure else { return "-".to_string() };
     let (factor, decimals) = match format {
@@ -124,11 +121,13 @@ mod tests {
     fn table() -> Table {
         Table {
             corner: "loss".into(),
-            columns: vec![("linear (%)".into(), Format::Percent), ("loss|x".into(), Format::Decimals(3))],
-            rows: vec![
-                ("infonce".into(), vec![Spread::of(&[0.8, 0.82]), Spread::of(&[5.25])]),
-                ("<b>".into(), vec![None, Spread::of(&[])]),
-            ],
+            columns: vec!["linear (%)".into(), "loss|x".into()],
+            rows: [("infonce", [&[0.8, 0.82][..], &[5.25]]), ("<b>", [&[], &[]])]
+                .map(|(label, [linear, loss])| {
+                    let cells = [(linear, Format::Percent), (loss, Format::Decimals(3))];
+                    (label.into(), cells.map(|(values, format)| write_figure(Spread::of(values), format)).to_vec())
+                })
+                .to_vec(),
         }
     }
 

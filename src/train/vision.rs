@@ -169,7 +169,7 @@ impl Plan {
                 features_of(self.stepper.model.encoder.as_ref(), &self.config, set, size, self.device, name)
             };
             let (bank, queries) = (features(train, "training images")?, features(test, "test images")?);
-            let config = KnnConfig::default();
+            let config = KnnConfig { validation: 0.0, ..KnnConfig::default() };
             let found = knn::evaluate(&config, &bank, &queries, knn::DEFAULT_BATCH, self.device, &mut |_, _| ())?;
             let accuracy = found.test_accuracy;
             recorder.evaluation(step, epochs_done - 1, "knn_accuracy", accuracy)?;
