@@ -1,9 +1,9 @@
 //! `eval-knn`: nearest neighbours on frozen features.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use serde_json::json;
 use std::process::ExitCode;
-use weince::config::eval::KnnConfig;
+use weince::config::eval::{Bank, KnnConfig};
 use weince::eval::command::CommonArgs;
 use weince::eval::knn;
 use weince::eval::record::record;
@@ -18,25 +18,72 @@ use weince::progress::progress_bar;
 struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// Numbers of neighbours that vote; the largest gives the headline accuracy
-    #[arg(long, value_delimiter = ',', default_value = "1,5,20,200", value_name = "LIST")]
-    k: Vec<usize>,
-    /// Temperature of the votes
-    #[arg(long, default_value_t = KnnConfig::default().temperature)]
-    temperature: f64,
-    /// Share of every class of the training samples that is held out and asks the rest, for the figures `val_...`
-    #[arg(long, value_name = "SHARE", default_value_t = KnnConfig::default().validation)]
-    val_fraction: f64,
+    /// full: the defaults below; authors: those of the WEINCE authors' scripts (docs/protocol.md), which are --k 50
+    /// --val-fraction 0.2 --split-seed 1 --bank rest --drop-last
+    #[arg(long, value_enum, default_value = "full")]
+    protocol: Protocol,
+    /// Numbers of neighbours that vote; the largest gives the headline accuracy [default: 1,5,20,200]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    k: Option<Vec<usize>>,
+    /// Temperature of the votes [default: 0.1]
+    #[arg(long)]
+    temperature: Option<f64>,
+    /// Share of every class of the training samples that is held out and asks the rest, for the figures `val_...` [default: 0.1]
+    #[arg(long, value_name = "SHARE")]
+    val_fraction: Option<f64>,
+    /// Seed of that split [default: 0]
+    #[arg(long, value_name = "SEED")]
+    split_seed: Option<u64>,
+    /// The training samples that test samples ask: all, or the rest without those held out [default: all]
+    #[arg(long, value_enum)]
+    bank: Option<BankArg>,
+    /// Leave out, of training and test samples, what does not fill a batch of 256, as the authors' loader does
+    #[arg(long)]
+    drop_last: bool,
     /// Test samples compared at once; changes memory and speed, not the result
     #[arg(long, default_value_t = knn::DEFAULT_BATCH)]
     batch: usize,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Protocol {
+    Full,
+    Authors,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum BankArg {
+    All,
+    Rest,
+}
+
+impl Args {
+    fn config(&self) -> weince::Result<KnnConfig> {
+        let base = match self.protocol {
+            Protocol::Full => KnnConfig::default(),
+            Protocol::Authors => KnnConfig::authors(),
+        };
+        let bank = |bank| match bank {
+            BankArg::All => Bank::All,
+            BankArg::Rest => Bank::Rest,
+        };
+        let config = KnnConfig {
+            k: self.k.clone().unwrap_or(base.k),
+            temperature: self.temperature.unwrap_or(base.temperature),
+            validation: self.val_fraction.unwrap_or(base.validation),
+            split_seed: self.split_seed.unwrap_or(base.split_seed),
+            bank: self.bank.map_or(base.bank, bank),
+            drop_last: self.drop_last || base.drop_last,
+        };
+        config.validate()?;
+        Ok(config)
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     weince::cli::run(|| {
-        let config = KnnConfig { k: args.k.clone(), temperature: args.temperature, validation: args.val_fraction };
-        config.validate()?;
+        let config = args.config()?;
         let (inputs, classes, device) = args.common.load()?;
         let bar = progress_bar("samples");
         let result = knn::evaluate(&config, &inputs.train, &inputs.test, args.batch, device, &mut |done, all| {
@@ -45,7 +92,7 @@ fn main() -> ExitCode {
         })?;
         bar.finish_and_clear();
         if let Some(k) = config.k.iter().filter(|&&k| k > result.bank).max() {
-            eprintln!("note: k = {k} is more than the {} training samples; all of them vote", result.bank);
+            eprintln!("note: k = {k} is more than the {} samples of the bank; all of them vote", result.bank);
         }
         let mut figures = serde_json::to_value(&result)?;
         for (r, recall) in &result.recall_at {
@@ -63,9 +110,9 @@ fn main() -> ExitCode {
         protocol["similarity"] = json!("cosine");
         protocol["vote"] = json!("exp(similarity / temperature) for the neighbour's class");
         protocol["ties"] = json!("neighbours: lower index of the training file; classes: lower label");
-        protocol["split"] = json!(format!("stratified by class, drawn from seed {}", knn::SPLIT_SEED));
+        protocol["split"] = json!("stratified by class, drawn from split_seed");
         protocol["reported"] =
-            json!("test with all training samples as the bank, val of the held-out ones with the rest as the bank");
+            json!("test with `bank` of the training samples, val of the held-out ones with the rest as the bank");
         protocol["clipped"] = json!("k and recall sizes are at most `bank`");
         let record = record("knn", figures, protocol, &[], &inputs, &classes)?;
 

@@ -12,8 +12,8 @@ use weince::progress::progress_bar;
 /// Fits a linear classifier to frozen features and reports its accuracy on the test features.
 ///
 /// lbfgs: multinomial logistic regression on standardised features; the L2 penalty is chosen on a stratified validation
-/// part, then everything is fitted with it. adam: the WEINCE authors' protocol, a linear layer trained on raw features; the
-/// figures are those after the last epoch.
+/// part, then everything is fitted with it. adam: a linear layer trained on raw features; the figures are those after the
+/// last epoch. authors: what the WEINCE authors' scripts run (docs/protocol.md), adam with --val-fraction 0.2 --drop-last.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -25,9 +25,9 @@ struct Args {
     /// Seeds, one probe each; more than one gives mean, standard deviation and 95 % interval
     #[arg(long, visible_alias = "seed", value_delimiter = ',', default_value = "0", value_name = "LIST")]
     seeds: Vec<u64>,
-    /// Share of every class held out for validation
-    #[arg(long, value_name = "SHARE", default_value_t = LbfgsConfig::default().validation)]
-    val_fraction: f64,
+    /// Share of every class held out for validation [default: 0.1]
+    #[arg(long, value_name = "SHARE")]
+    val_fraction: Option<f64>,
     /// lbfgs: penalties to choose from, l2/2 |W|^2 beside the mean loss (scikit-learn's C is 1/(l2 n), and 2/(l2 n) for two classes) [default: 1e-6 to 1]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     l2: Option<Vec<f64>>,
@@ -40,37 +40,49 @@ struct Args {
     /// adam: samples a step [default: 256]
     #[arg(long)]
     batch: Option<usize>,
+    /// adam: leave out, of training and test samples, what does not fill a batch of 256, as the authors' loader does
+    #[arg(long)]
+    drop_last: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Protocol {
     Lbfgs,
     Adam,
+    Authors,
 }
 
 impl Args {
     fn config(&self) -> weince::Result<LinearConfig> {
         let foreign: &[(&str, bool)] = match self.protocol {
-            Protocol::Lbfgs => {
-                &[("--lr", self.lr.is_some()), ("--epochs", self.epochs.is_some()), ("--batch", self.batch.is_some())]
-            }
-            Protocol::Adam => &[("--l2", self.l2.is_some())],
+            Protocol::Lbfgs => &[
+                ("--lr", self.lr.is_some()),
+                ("--epochs", self.epochs.is_some()),
+                ("--batch", self.batch.is_some()),
+                ("--drop-last", self.drop_last),
+            ],
+            Protocol::Adam | Protocol::Authors => &[("--l2", self.l2.is_some())],
         };
         if let Some((name, _)) = foreign.iter().find(|(_, given)| *given) {
             return Err(weince::Error::Config(format!("{name} does not belong to the protocol; see --protocol")));
         }
         let config = match self.protocol {
             Protocol::Lbfgs => {
-                let l2 = self.l2.clone().unwrap_or(LbfgsConfig::default().l2);
-                LinearConfig::Lbfgs(LbfgsConfig { l2, validation: self.val_fraction })
+                let default = LbfgsConfig::default();
+                LinearConfig::Lbfgs(LbfgsConfig {
+                    l2: self.l2.clone().unwrap_or(default.l2),
+                    validation: self.val_fraction.unwrap_or(default.validation),
+                })
             }
-            Protocol::Adam => {
-                let default = AdamConfig::default();
+            Protocol::Adam | Protocol::Authors => {
+                let authors = matches!(self.protocol, Protocol::Authors);
+                let default = if authors { AdamConfig::authors() } else { AdamConfig::default() };
                 LinearConfig::Adam(AdamConfig {
                     lr: self.lr.unwrap_or(default.lr),
                     epochs: self.epochs.unwrap_or(default.epochs),
                     batch: self.batch.unwrap_or(default.batch),
-                    validation: self.val_fraction,
+                    validation: self.val_fraction.unwrap_or(default.validation),
+                    drop_last: self.drop_last || default.drop_last,
                 })
             }
         };

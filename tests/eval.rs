@@ -66,7 +66,7 @@ fn the_sweep_counts_every_sample_and_is_deterministic() {
 #[test]
 fn adam_learns_and_keeps_the_short_last_batch() {
     let (_, train, test) = sets().next().unwrap();
-    let config = LinearConfig::Adam(AdamConfig { lr: 0.03, epochs: 60, batch: 100, validation: 0.1 });
+    let config = LinearConfig::Adam(AdamConfig { lr: 0.03, epochs: 60, batch: 100, ..AdamConfig::default() });
     let got = probe(&config, &[0], &train, &test);
     let Fit::Adam(fit) = &got.outcomes[0].fit else { panic!("not the protocol asked for") };
     // A tenth of each class, rounded: 145 samples in two steps an epoch.
@@ -82,7 +82,7 @@ fn adam_learns_and_keeps_the_short_last_batch() {
 fn neighbours_vote_as_in_numpy() {
     let temperature = expected()["temperature"].as_f64().unwrap();
     for (expected, train, test) in sets() {
-        let config = KnnConfig { k: vec![1, 3, 10, 200], temperature, validation: 0.0 };
+        let config = KnnConfig { k: vec![1, 3, 10, 200], temperature, validation: 0.0, ..KnnConfig::default() };
         let got = knn::evaluate(&config, &train, &test, 50, Device::Cpu, &mut |_, _| ()).unwrap();
         let want = &expected["knn"];
         for (k, accuracy) in &got.accuracy_at_k {

@@ -79,11 +79,23 @@ pub struct AdamConfig {
     pub batch: usize,
     /// Share of every class held out.
     pub validation: f64,
+    /// Whether training and test features lose what does not fill a batch of [`AUTHORS_BATCH`].
+    pub drop_last: bool,
 }
+
+/// Samples of a batch when the WEINCE authors extract features; their loaders drop the last one of an epoch where it is smaller.
+pub const AUTHORS_BATCH: usize = 256;
 
 impl Default for AdamConfig {
     fn default() -> Self {
-        AdamConfig { lr: 3e-4, epochs: 100, batch: 256, validation: 0.1 }
+        AdamConfig { lr: 3e-4, epochs: 100, batch: 256, validation: 0.1, drop_last: false }
+    }
+}
+
+impl AdamConfig {
+    /// What the authors' scripts run, see `docs/protocol.md`.
+    pub fn authors() -> Self {
+        AdamConfig { validation: 0.2, drop_last: true, ..AdamConfig::default() }
     }
 }
 
@@ -112,11 +124,42 @@ pub struct KnnConfig {
     pub temperature: f64,
     /// Share of every class of the bank that is held out and asks the rest, to choose by without the test samples; 0 for none.
     pub validation: f64,
+    /// Seed of that split.
+    pub split_seed: u64,
+    /// What the test samples ask.
+    pub bank: Bank,
+    /// Whether training and test features lose what does not fill a batch of [`AUTHORS_BATCH`].
+    pub drop_last: bool,
+}
+
+/// The training samples that test samples ask.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bank {
+    /// All.
+    #[default]
+    All,
+    /// Those that are not held out for validation.
+    Rest,
 }
 
 impl Default for KnnConfig {
     fn default() -> Self {
-        KnnConfig { k: vec![1, 5, 20, 200], temperature: 0.1, validation: 0.1 }
+        KnnConfig {
+            k: vec![1, 5, 20, 200],
+            temperature: 0.1,
+            validation: 0.1,
+            split_seed: 0,
+            bank: Bank::All,
+            drop_last: false,
+        }
+    }
+}
+
+impl KnnConfig {
+    /// What the authors' scripts run, see `docs/protocol.md`.
+    pub fn authors() -> Self {
+        KnnConfig { k: vec![50], temperature: 0.1, validation: 0.2, split_seed: 1, bank: Bank::Rest, drop_last: true }
     }
 }
 

@@ -2,6 +2,9 @@
 
 use crate::checkpoint;
 use crate::error::{Error, Result};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -180,6 +183,29 @@ impl Features {
             return Ok(None);
         }
         Features::from_bytes(&bytes, path).map(Some)
+    }
+
+    /// The features without as many as are more than full batches of `batch`, as a loader with `drop_last` gives them: the last
+    /// ones, or, with a seed, those at the end of an order that it draws.
+    ///
+    /// # Errors
+    /// Less than a batch.
+    pub fn drop_last(&self, batch: usize, order: Option<u64>) -> Result<Features> {
+        let n = self.samples();
+        let kept = n / batch * batch;
+        if kept == 0 {
+            return Err(Error::Input(format!(
+                "{n} samples are less than a batch of {batch}: dropping the last batch leaves none; leave --drop-last out"
+            )));
+        }
+        let mut indices: Vec<i64> = (0..n as i64).collect();
+        if let Some(seed) = order {
+            indices.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        }
+        indices.truncate(kept);
+        indices.sort_unstable();
+        let rows = Tensor::f_from_slice(&indices)?;
+        Features::new(&self.features.f_index_select(0, &rows)?, &self.labels.f_index_select(0, &rows)?)
     }
 
     /// The features, float32 on the CPU.

@@ -8,7 +8,7 @@
 
 use super::features::{Classes, Features};
 use super::split::stratified;
-use crate::config::eval::KnnConfig;
+use crate::config::eval::{AUTHORS_BATCH, Bank, KnnConfig};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -37,6 +37,8 @@ pub struct KnnResult {
     pub validation: Option<Validation>,
     /// The largest number of neighbours there was: k and R above it were reduced to it.
     pub bank: usize,
+    /// Training and test samples that the figures are of.
+    pub samples: [usize; 2],
     /// Training samples of norm 0; their similarity to everything is 0.
     pub zero_train: usize,
     /// Test samples of norm 0.
@@ -55,9 +57,6 @@ pub struct Validation {
     /// The number of samples held out.
     pub samples: usize,
 }
-
-/// Seed of the split that [`Validation`] is of.
-pub const SPLIT_SEED: u64 = 0;
 
 /// Votes with the training samples as the bank. `batch` is the number of test rows multiplied at once, and does not change
 /// the result; `progress` gets the test samples done and in all.
@@ -80,28 +79,42 @@ pub fn evaluate(
     if batch == 0 {
         return Err(Error::Config("`batch` is 0; expected at least 1".into()));
     }
+    let kept;
+    let (train, test) = if config.drop_last {
+        kept = (train.drop_last(AUTHORS_BATCH, Some(config.split_seed))?, test.drop_last(AUTHORS_BATCH, None)?);
+        (&kept.0, &kept.1)
+    } else {
+        (train, test)
+    };
     let classes = Classes::of(train, test)?;
     let _guard = tch::no_grad_guard();
     let (bank, rows) = (Rows::of(train)?, Rows::of(test)?);
     let split = (config.validation > 0.0)
-        .then(|| stratified(&classes.train, classes.count(), config.validation, SPLIT_SEED))
+        .then(|| stratified(&classes.train, classes.count(), config.validation, config.split_seed))
         .transpose()?;
     let held = split.as_ref().map_or(0, |split| split.validation.len());
-    let all = (test.samples() + held) as u64;
+    let (asked, all) = (test.samples() as u64, (test.samples() + held) as u64);
     let asker = Asker { config, batch, device };
-    let counts = asker.ask(&bank, &classes.train, &rows, &classes.test, &mut |done| progress(done, all))?;
-    let validation = match split {
-        Some(split) => {
-            let label = |&i: &i64| classes.train[i as usize];
-            let labels: Vec<usize> = split.fit.iter().map(label).collect();
+    let label = |&i: &i64| classes.train[i as usize];
+    let rest = split.as_ref().map(|split| {
+        let labels: Vec<usize> = split.fit.iter().map(label).collect();
+        (bank.select(&split.fit), labels)
+    });
+    let (of_test, labels) = match (&rest, config.bank) {
+        (Some((rest, labels)), Bank::Rest) => (rest, labels),
+        _ => (&bank, &classes.train),
+    };
+    let counts = asker.ask(of_test, labels, &rows, &classes.test, &mut |done| progress(done, all))?;
+    let size = labels.len();
+    let validation = match (&split, &rest) {
+        (Some(split), Some((rest, labels))) => {
             let targets: Vec<Option<usize>> = split.validation.iter().map(|i| Some(label(i))).collect();
-            let (rest, queries) = (bank.select(&split.fit), bank.select(&split.validation));
-            let before = test.samples() as u64;
-            let counts = asker.ask(&rest, &labels, &queries, &targets, &mut |done| progress(before + done, all))?;
+            let queries = bank.select(&split.validation);
+            let counts = asker.ask(rest, labels, &queries, &targets, &mut |done| progress(asked + done, all))?;
             let (accuracy_at_k, recall_at) = counts.shares(config, held);
             Some(Validation { accuracy: headline(&accuracy_at_k), accuracy_at_k, recall_at, samples: held })
         }
-        None => None,
+        _ => None,
     };
     let (accuracy_at_k, recall_at) = counts.shares(config, test.samples());
     Ok(KnnResult {
@@ -109,10 +122,28 @@ pub fn evaluate(
         accuracy_at_k,
         recall_at,
         validation,
-        bank: train.samples(),
+        bank: size,
+        samples: [train.samples(), test.samples()],
         zero_train: bank.zeros(),
         zero_test: rows.zeros(),
     })
+}
+
+/// The `k` nearest of a bank for every query, nearest first: cosine similarity in float64, and index in the bank.
+///
+/// # Errors
+/// Queries of another dimension, and whatever LibTorch reports.
+pub fn neighbours(bank: &Features, queries: &Features, k: usize, device: Device) -> Result<Vec<Vec<(f64, u32)>>> {
+    Classes::of(bank, queries)?;
+    let _guard = tch::no_grad_guard();
+    let (bank, rows) = (Rows::of(bank)?, Rows::of(queries)?);
+    let search = Search::new(&bank, device)?;
+    let mut found = Vec::with_capacity(queries.samples());
+    for begin in (0..queries.samples()).step_by(DEFAULT_BATCH) {
+        let end = (begin + DEFAULT_BATCH).min(queries.samples());
+        found.extend(search.nearest(&rows, begin, end, k.clamp(1, bank.norms.len()))?);
+    }
+    Ok(found)
 }
 
 /// The accuracy of the largest k.
@@ -390,7 +421,7 @@ mod tests {
                 assert_eq!(got[..], all[..k]);
             }
         }
-        let config = KnnConfig { k: vec![1, 10, 5000], temperature: 0.07, validation: 0.2 };
+        let config = KnnConfig { k: vec![1, 10, 5000], temperature: 0.07, validation: 0.2, ..KnnConfig::default() };
         let run = |batch| evaluate(&config, &train, &test, batch, Device::Cpu, &mut |_, _| ()).unwrap();
         let whole = run(61);
         for batch in [1, 2, 7, 60, 1000] {
@@ -404,7 +435,7 @@ mod tests {
         let bank = [1.0, 0.0, 0.8, 0.6, 0.6, 0.8, 0.6, -0.8, 0.0, 1.0];
         let train = features(&bank, 2, &[4, 9, 9, 9, 2]);
         let vote = |k: usize, temperature: f64, label: i64| {
-            let config = KnnConfig { k: vec![k], temperature, validation: 0.0 };
+            let config = KnnConfig { k: vec![k], temperature, validation: 0.0, ..KnnConfig::default() };
             let test = features(&[3.0, 0.0], 2, &[label]);
             evaluate(&config, &train, &test, 8, Device::Cpu, &mut |_, _| ()).unwrap()
         };
@@ -425,7 +456,7 @@ mod tests {
     fn tied_votes_go_to_the_lowest_label_and_zero_rows_are_counted() {
         let train = features(&[1.0, 0.0, 1.0, 0.0, 0.0, 0.0], 2, &[8, 3, 5]);
         let test = features(&[1.0, 0.0, 0.0, 0.0], 2, &[3, 3]);
-        let config = KnnConfig { k: vec![2, 3], temperature: 0.1, validation: 0.0 };
+        let config = KnnConfig { k: vec![2, 3], temperature: 0.1, validation: 0.0, ..KnnConfig::default() };
         let got = evaluate(&config, &train, &test, 8, Device::Cpu, &mut |_, _| ()).unwrap();
         // Row 0: labels 8 and 3 tie, 3 wins. Row 1 (zero): similarity 0 to all; the first two by index are 8 and 3.
         assert_eq!(got.accuracy_at_k.values().copied().collect::<Vec<_>>(), [1.0, 1.0]);
@@ -438,14 +469,14 @@ mod tests {
         let (test_rows, test_labels) = random(20, 6, 3, 6);
         let (train, test) = (features(&rows, 6, &labels), features(&test_rows, 6, &test_labels));
         let run = |train: &Features, test: &Features, validation| {
-            let config = KnnConfig { k: vec![1, 7], temperature: 0.1, validation };
+            let config = KnnConfig { k: vec![1, 7], temperature: 0.1, validation, ..KnnConfig::default() };
             evaluate(&config, train, test, 16, Device::Cpu, &mut |_, _| ()).unwrap()
         };
         let got = run(&train, &test, 0.3);
         let held = got.validation.clone().unwrap();
         // The split by hand, as two files of their own.
         let classes: Vec<usize> = labels.iter().map(|&l| l as usize).collect();
-        let split = stratified(&classes, 3, 0.3, SPLIT_SEED).unwrap();
+        let split = stratified(&classes, 3, 0.3, 0).unwrap();
         let part = |of: &[i64]| {
             let values: Vec<f32> = of.iter().flat_map(|&i| rows[i as usize * 6..][..6].to_vec()).collect();
             features(&values, 6, &of.iter().map(|&i| labels[i as usize]).collect::<Vec<_>>())

@@ -7,7 +7,7 @@
 use super::features::{Classes, Features};
 use super::split::{Split, stratified};
 use super::{adam, logistic};
-use crate::config::eval::LinearConfig;
+use crate::config::eval::{AUTHORS_BATCH, LinearConfig};
 use crate::error::{Error, Result};
 use crate::stats::Spread;
 use serde::Serialize;
@@ -61,6 +61,8 @@ pub struct LinearResult {
     pub val_accuracy_std: Option<f64>,
     /// As `test_accuracy_ci95`.
     pub val_accuracy_ci95: Option<[f64; 2]>,
+    /// Training and test samples that the figures are of.
+    pub samples: [usize; 2],
     /// One outcome a seed.
     pub outcomes: Vec<Outcome>,
 }
@@ -89,6 +91,15 @@ pub fn evaluate(
             twice.1
         )));
     }
+    let kept;
+    let (train, test) = match config {
+        // Their split is of one order, whatever the probe's seed.
+        LinearConfig::Adam(c) if c.drop_last => {
+            kept = (train.drop_last(AUTHORS_BATCH, Some(0))?, test.drop_last(AUTHORS_BATCH, None)?);
+            (&kept.0, &kept.1)
+        }
+        _ => (train, test),
+    };
     let classes = Classes::of(train, test)?;
     classes.refuse_one()?;
     let _guard = tch::no_grad_guard();
@@ -111,8 +122,10 @@ pub fn evaluate(
     }
     let tests: Vec<f64> = outcomes.iter().map(|o| o.test_accuracy).collect();
     let vals: Vec<f64> = outcomes.iter().filter_map(|o| o.val_accuracy).collect();
+    let samples = [train.samples(), test.samples()];
     let (test, val) = (Spread::of(&tests), Spread::of(&vals));
     Ok(LinearResult {
+        samples,
         test_accuracy: test.map_or(f64::NAN, |t| t.mean),
         test_accuracy_std: test.and_then(|t| t.std),
         test_accuracy_ci95: test.and_then(|t| t.interval_95()),
@@ -135,6 +148,14 @@ pub fn fit(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Classifier, Fit)> {
     config.validate()?;
+    let kept;
+    let train = match config {
+        LinearConfig::Adam(c) if c.drop_last => {
+            kept = train.drop_last(AUTHORS_BATCH, Some(0))?;
+            &kept
+        }
+        _ => train,
+    };
     let classes = Classes::of(train, train)?;
     classes.refuse_one()?;
     let _guard = tch::no_grad_guard();
@@ -204,7 +225,12 @@ impl Classifier {
 
     /// How many of the rows are right, and their mean cross-entropy over those with a known class. `rows` selects and
     /// orders; the lowest class wins a tie.
-    pub(super) fn score(&self, features: &Tensor, rows: Option<&[i64]>, targets: &[Option<usize>]) -> Result<(usize, f64)> {
+    pub(super) fn score(
+        &self,
+        features: &Tensor,
+        rows: Option<&[i64]>,
+        targets: &[Option<usize>],
+    ) -> Result<(usize, f64)> {
         let classes = self.weight.size()[1] as usize;
         let (mut correct, mut loss, mut known) = (0, 0.0, 0usize);
         for (b, targets) in targets.chunks(BLOCK).enumerate() {

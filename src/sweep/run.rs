@@ -5,7 +5,7 @@
 
 use super::folder::{SweepFolder, Task};
 use super::grid::{Job, Sweep};
-use crate::config::eval::LinearConfig;
+use crate::config::eval::{Bank, LinearConfig};
 use crate::device;
 use crate::error::{Error, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -322,6 +322,7 @@ impl Work<'_> {
                             command.args(["--protocol", "adam", "--lr", &c.lr.to_string()]);
                             command.args(["--epochs", &c.epochs.to_string(), "--batch", &c.batch.to_string()]);
                             command.args(["--val-fraction", &c.validation.to_string()]);
+                            command.args(c.drop_last.then_some("--drop-last"));
                         }
                     }
                 }
@@ -331,6 +332,9 @@ impl Work<'_> {
                 if let Some(knn) = &self.sweep.config.evaluate.knn {
                     command.args(["--k", &list(&knn.k), "--temperature", &knn.temperature.to_string()]);
                     command.args(["--val-fraction", &knn.validation.to_string()]);
+                    command.args(["--split-seed", &knn.split_seed.to_string()]);
+                    command.args((knn.bank == Bank::Rest).then_some("--bank=rest"));
+                    command.args(knn.drop_last.then_some("--drop-last"));
                 }
             }
         }
