@@ -120,8 +120,10 @@ pub fn run(sweep: &Sweep, folder: &SweepFolder, options: &Options) -> Result<Out
     );
     let progress = Progress::new(queue.len(), outcome.before);
     let (queue, shared) = (Mutex::new(queue), Mutex::new(outcome));
+    // A call, so that the queue is not locked while its run is at work.
+    let next = || locked(&queue).pop_front();
     let worker = || {
-        while let Some(job) = locked(&queue).pop_front() {
+        while let Some(job) = next() {
             let work = Work { sweep, folder, options, job: &job, stop: &stop, progress: &progress };
             let began = Instant::now();
             let ended = work.all();
