@@ -17,3 +17,4 @@ mod simd;
 
 pub use pipeline::{Canvas, Fit, ViewChoices, Views};
 pub use planes::{Planes, PlanesRef};
+pub(crate) use simd::dispatch;

@@ -6,7 +6,7 @@
 /// Runs a kernel compiled for the vector instructions that this CPU has. The closure and everything
 /// it calls must be `#[inline(always)]`: a call that stays a call runs the plain version.
 #[inline(always)]
-pub(super) fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
+pub(crate) fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     struct Kernel<F>(F);
     impl<R, F: FnOnce() -> R> pulp::NullaryFnOnce for Kernel<F> {
         type Output = R;

@@ -8,8 +8,10 @@
 
 use super::features::{Classes, Features};
 use super::split::stratified;
+use crate::augment::dispatch;
 use crate::config::eval::{AUTHORS_BATCH, Bank, KnnConfig};
 use crate::error::{Error, Result};
+use crate::torch::{with_floats, workers};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -18,9 +20,11 @@ use tch::{Device, Tensor};
 /// The sizes of neighbourhoods whose recall is reported.
 pub const RECALL_AT: [usize; 6] = [1, 2, 5, 10, 20, 50];
 /// Test rows of a block unless the caller says otherwise.
-pub const DEFAULT_BATCH: usize = 256;
-/// Bank rows of a block: with 256 test rows, 8 MiB of similarities.
-const BANK_BLOCK: usize = 8192;
+pub const DEFAULT_BATCH: usize = 384;
+/// Bank rows of a block on a CPU: with 384 test rows, similarities that stay in a core's own cache.
+const BANK_BLOCK: usize = 512;
+/// The same on other devices, which want large products.
+const DEVICE_BANK_BLOCK: usize = 8192;
 
 /// What the nearest neighbours tell. Fractions of all test samples, not percents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -137,12 +141,9 @@ pub fn neighbours(bank: &Features, queries: &Features, k: usize, device: Device)
     Classes::of(bank, queries)?;
     let _guard = tch::no_grad_guard();
     let (bank, rows) = (Rows::of(bank)?, Rows::of(queries)?);
-    let search = Search::new(&bank, device)?;
+    let search = Search::new(&bank, device);
     let mut found = Vec::with_capacity(queries.samples());
-    for begin in (0..queries.samples()).step_by(DEFAULT_BATCH) {
-        let end = (begin + DEFAULT_BATCH).min(queries.samples());
-        found.extend(search.nearest(&rows, begin, end, k.clamp(1, bank.norms.len()))?);
-    }
+    search.all(&rows, DEFAULT_BATCH, k.clamp(1, bank.norms.len()), &mut |block| found.extend(block))?;
     Ok(found)
 }
 
@@ -185,12 +186,12 @@ impl Asker<'_> {
     ) -> Result<Counts> {
         let (config, batch) = (self.config, self.batch);
         let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(labels.len());
-        let search = Search::new(bank, self.device)?;
+        let search = Search::new(bank, self.device);
         let mut counts = Counts { right: vec![0; config.k.len()], found: [0; RECALL_AT.len()] };
-        for (b, targets) in targets.chunks(batch).enumerate() {
-            let (begin, end) = (b * batch, b * batch + targets.len());
-            let verdicts: Vec<_> = search
-                .nearest(rows, begin, end, most)?
+        let mut done = 0;
+        search.all(rows, batch, most, &mut |block| {
+            let targets = &targets[done..done + block.len()];
+            let verdicts: Vec<_> = block
                 .into_par_iter()
                 .zip(targets)
                 .map(|(neighbours, target)| judge(config, &neighbours, *target, labels))
@@ -199,8 +200,9 @@ impl Asker<'_> {
                 counts.right.iter_mut().zip(votes).for_each(|(sum, v)| *sum += usize::from(v));
                 counts.found.iter_mut().zip(hits).for_each(|(sum, v)| *sum += usize::from(v));
             }
-            told(end as u64);
-        }
+            done += targets.len();
+            told(done as u64);
+        })?;
         Ok(counts)
     }
 }
@@ -281,14 +283,21 @@ impl Rows {
         if norms == 0.0 {
             return 0.0;
         }
-        let mut sums = [0f64; 8];
-        let (mut left, mut right) = (x.chunks_exact(8), y.chunks_exact(8));
-        for (x, y) in left.by_ref().zip(right.by_ref()) {
-            for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
-                *sum += f64::from(x) * f64::from(y);
-            }
-        }
-        let rest = left.remainder().iter().zip(right.remainder());
+        let (left, left_rest) = x.as_chunks::<8>();
+        let (right, right_rest) = y.as_chunks::<8>();
+        let sums = dispatch(
+            #[inline(always)]
+            || {
+                let mut sums = [0f64; 8];
+                for (x, y) in left.iter().zip(right) {
+                    for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+                        *sum += f64::from(x) * f64::from(y);
+                    }
+                }
+                sums
+            },
+        );
+        let rest = left_rest.iter().zip(right_rest);
         (sums.iter().sum::<f64>() + rest.map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()) / norms
     }
 }
@@ -296,44 +305,75 @@ impl Rows {
 /// Exact search in a bank.
 struct Search<'a> {
     bank: &'a Rows,
-    /// Unit rows, transposed.
-    blocks: Vec<Tensor>,
     device: Device,
+    /// Bank rows of a block.
+    block: usize,
     /// Twice the largest error of a float32 product of unit rows.
     margin: f32,
 }
 
+/// The unit rows of a bank, transposed, a block each.
+type Blocks = Vec<Tensor>;
+
 impl<'a> Search<'a> {
-    fn new(bank: &'a Rows, device: Device) -> Result<Search<'a>> {
-        let count = bank.norms.len();
-        let blocks = (0..count)
-            .step_by(BANK_BLOCK)
-            .map(|begin| Ok(bank.units(begin, (begin + BANK_BLOCK).min(count), device)?.f_tr()?))
-            .collect::<Result<_>>()?;
+    fn new(bank: &'a Rows, device: Device) -> Search<'a> {
+        let block = if device == Device::Cpu { BANK_BLOCK } else { DEVICE_BANK_BLOCK };
         // Products of length d in any order: d roundings; each of the two unit rows adds one, and one to its norm.
         let roundings = (bank.d as f64 + 4.0) * f64::from(f32::EPSILON) / 2.0;
         let error = roundings / (1.0 - roundings).max(0.5);
-        Ok(Search { bank, blocks, device, margin: (2.0 * error) as f32 })
+        Search { bank, device, block, margin: (2.0 * error) as f32 }
+    }
+
+    fn blocks(&self) -> Result<Blocks> {
+        let count = self.bank.norms.len();
+        let block = |begin| self.bank.units(begin, (begin + self.block).min(count), self.device);
+        (0..count).step_by(self.block).map(|begin| Ok(block(begin)?.f_tr()?)).collect()
+    }
+
+    /// The nearest `k` bank rows of all rows, `batch` rows at a time and in their order, for `take`. On a CPU each worker asks with
+    /// batches of its own.
+    fn all(&self, rows: &Rows, batch: usize, k: usize, take: &mut dyn FnMut(Vec<Vec<Neighbour>>)) -> Result<()> {
+        let count = rows.norms.len();
+        let begins: Vec<usize> = (0..count).step_by(batch).collect();
+        let blocks = self.blocks()?;
+        let nearest = |blocks: &Blocks, begin: usize| self.nearest(blocks, rows, begin, (begin + batch).min(count), k);
+        if self.device != Device::Cpu {
+            return begins.iter().try_for_each(|begin| nearest(&blocks, *begin).map(&mut *take));
+        }
+        let pool = workers()?;
+        let handle = |_| blocks.iter().map(Tensor::shallow_clone).collect();
+        let mut lanes: Vec<Blocks> = (0..pool.current_num_threads()).map(handle).collect();
+        // Some batches for each worker at a time, so that progress is told.
+        for group in begins.chunks(4 * lanes.len()) {
+            let share = group.len().div_ceil(lanes.len());
+            let asked = |(blocks, begins): (&mut Blocks, &[usize])| {
+                begins.iter().map(|begin| nearest(blocks, *begin)).collect::<Result<Vec<_>>>()
+            };
+            let found: Vec<_> =
+                pool.install(|| lanes.par_iter_mut().zip(group.par_chunks(share)).map(asked).collect::<Result<_>>())?;
+            found.into_iter().flatten().for_each(&mut *take);
+        }
+        Ok(())
     }
 
     /// The nearest `k` bank rows of each of some rows, by similarity downwards, then by index.
-    fn nearest(&self, rows: &Rows, begin: usize, end: usize, k: usize) -> Result<Vec<Vec<Neighbour>>> {
-        let (queries, count) = (rows.units(begin, end, self.device)?, end - begin);
-        let mut candidates: Vec<Candidates> = (0..count).map(|_| Candidates::new(k, self.margin)).collect();
-        let mut values = Vec::new();
-        for (b, block) in self.blocks.iter().enumerate() {
+    fn nearest(&self, blocks: &Blocks, rows: &Rows, begin: usize, end: usize, k: usize) -> Result<Vec<Vec<Neighbour>>> {
+        let _guard = tch::no_grad_guard();
+        let queries = rows.units(begin, end, self.device)?;
+        let mut candidates: Vec<Candidates> = (begin..end).map(|_| Candidates::new(k, self.margin)).collect();
+        for (b, block) in blocks.iter().enumerate() {
             let width = block.size()[1] as usize;
-            let products = queries.f_matmul(block)?.f_to_device(Device::Cpu)?.f_contiguous()?;
-            values.resize(count * width, 0f32);
-            products.f_copy_data(&mut values, count * width)?;
-            candidates
-                .par_iter_mut()
-                .zip(values.par_chunks(width))
-                .for_each(|(candidates, similarities)| candidates.add(similarities, (b * BANK_BLOCK) as u32));
+            let first = (b * self.block) as u32;
+            with_floats(&queries.f_matmul(block)?, |products| {
+                let similarities = products.par_chunks(width);
+                candidates.par_iter_mut().zip(similarities).with_min_len(64).for_each(|(c, s)| c.add(s, first));
+                Ok(())
+            })?;
         }
         Ok(candidates
             .into_par_iter()
             .enumerate()
+            .with_min_len(64)
             .map(|(row, mut candidates)| {
                 candidates.prune();
                 let score = |&(_, i): &(f32, u32)| (rows.similarity(begin + row, self.bank, i as usize), i);
@@ -362,7 +402,24 @@ impl Candidates {
         Candidates { kept: Vec::new(), k, margin, floor: f32::NEG_INFINITY, full: 2 * k + 64 }
     }
 
+    /// Takes the similarities of the bank rows from `first` on.
     fn add(&mut self, similarities: &[f32], first: u32) {
+        // Most have nothing above the floor, which is asked of many at once.
+        let (blocks, rest) = similarities.as_chunks::<64>();
+        for (b, block) in blocks.iter().enumerate() {
+            let floor = self.floor;
+            let above: u32 = dispatch(
+                #[inline(always)]
+                || block.iter().map(|x| u32::from(*x >= floor)).sum(),
+            );
+            if above > 0 {
+                self.add_each(block, first + 64 * b as u32);
+            }
+        }
+        self.add_each(rest, first + 64 * blocks.len() as u32);
+    }
+
+    fn add_each(&mut self, similarities: &[f32], first: u32) {
         for (i, &similarity) in similarities.iter().enumerate() {
             if similarity >= self.floor {
                 self.kept.push((similarity, first + i as u32));

@@ -23,6 +23,6 @@ pub use mapped::Mapped;
 pub use measure::{Mark, device_memory};
 pub use script::{Baked, Member, Script};
 pub use smallest::{smallest, smallest_with_columns};
-pub use storage::{filled, with_bytes};
+pub use storage::{filled, with_bytes, with_floats};
 pub use version::{LIBTORCH_FOLDER, SUPPORTED_LIBTORCH, cpu_capability, libtorch_version};
 pub use workers::workers;

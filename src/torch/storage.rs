@@ -1,6 +1,6 @@
 //! The bytes of tensors, without a copy between.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
 /// A new one-dimensional uint8 tensor of `length` bytes on the CPU, which `fill` writes. It gets them as zeros.
@@ -31,4 +31,23 @@ pub fn with_bytes<T>(tensor: &Tensor, take: impl FnOnce(&[u8]) -> Result<T>) -> 
     // through the call, and nothing writes to them meanwhile: this thread is here, and LibTorch starts no work on the CPU that
     // outlives the call that started it.
     take(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), length) })
+}
+
+/// Gives the elements of a float32 tensor, row by row, to `take`; copied only where they are not so in memory already, on the CPU.
+///
+/// # Errors
+/// A tensor of another type, what `take` reports, and LibTorch.
+pub fn with_floats<T>(tensor: &Tensor, take: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+    let kind = tensor.f_kind()?;
+    if kind != Kind::Float {
+        return Err(Error::Input(format!("elements are {kind:?}; expected float32")));
+    }
+    with_bytes(tensor, |bytes| {
+        // SAFETY: every pattern of bytes is a float32, and the part that is aligned to one is taken alone.
+        let (before, floats, after) = unsafe { bytes.align_to::<f32>() };
+        if !before.is_empty() || !after.is_empty() {
+            return Err(Error::Input("a float32 tensor whose elements are not aligned".into()));
+        }
+        take(floats)
+    })
 }
