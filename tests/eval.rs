@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use tch::Device;
-use weince::config::eval::{AdamConfig, KnnConfig, LbfgsConfig, LinearConfig};
+use tch::{Device, Kind, Tensor};
+use weince::config::eval::{AdamConfig, Bank, KnnConfig, LbfgsConfig, LinearConfig};
 use weince::eval::linear::{self, Fit, LinearResult};
 use weince::eval::{Features, knn};
 
@@ -93,4 +93,61 @@ fn neighbours_vote_as_in_numpy() {
         }
         assert_eq!((got.accuracy_at_k.len(), got.recall_at.len(), got.test_accuracy), (4, 6, got.accuracy_at_k[&200]));
     }
+}
+
+/// Rows of `n` samples that lie on a circle, of two classes by turns.
+fn circle(n: usize) -> Features {
+    let angles = Tensor::arange(n as i64, (Kind::Float, Device::Cpu)) * 0.01;
+    let rows = Tensor::stack(&[angles.cos(), angles.sin()], 1);
+    Features::new(&rows, &Tensor::arange(n as i64, (Kind::Int64, Device::Cpu)).remainder(2)).unwrap()
+}
+
+#[test]
+fn dropping_the_last_batch_leaves_whole_ones() {
+    let all = circle(600);
+    let first = all.drop_last(256, None).unwrap();
+    assert_eq!((first.samples(), first.label_values()), (512, &all.label_values()[..512]));
+    assert_eq!(first.features(), &all.features().narrow(0, 0, 512));
+    let drawn = all.drop_last(256, Some(1)).unwrap();
+    assert_eq!(drawn.samples(), 512);
+    assert_ne!(drawn.features(), first.features());
+    assert_eq!(drawn.features(), all.drop_last(256, Some(1)).unwrap().features());
+    assert_ne!(drawn.features(), all.drop_last(256, Some(2)).unwrap().features());
+    // Rows keep their order and their labels.
+    let angles: Vec<f32> = drawn.features().select(1, 1).atan2(&drawn.features().select(1, 0)).try_into().unwrap();
+    let places: Vec<i64> =
+        angles.iter().map(|a| ((if *a < 0.0 { a + 6.283_185_5 } else { *a }) * 100.0).round() as i64).collect();
+    assert!(places.is_sorted() && places.iter().zip(drawn.label_values()).all(|(p, l)| p % 2 == *l));
+    let e = circle(200).drop_last(256, None).unwrap_err().to_string();
+    assert!(e.contains("200 samples are less than a batch of 256") && e.contains("--drop-last"), "{e}");
+}
+
+#[test]
+fn the_authors_protocols_hold_out_a_fifth_and_drop_the_last_batch() {
+    let (train, test) = (circle(600), circle(300));
+    let got = probe(&LinearConfig::Adam(AdamConfig { epochs: 1, ..AdamConfig::authors() }), &[1], &train, &test);
+    assert_eq!(got.samples, [512, 256]);
+    let outcome = &got.outcomes[0];
+    // A fifth of each of the two classes of what is left.
+    assert!(outcome.train + outcome.val == 512 && outcome.val.abs_diff(102) <= 1, "{} {}", outcome.train, outcome.val);
+    assert_eq!(outcome.test_accuracy, outcome.test_correct as f64 / 256.0);
+
+    let config = KnnConfig::authors();
+    let got = knn::evaluate(&config, &train, &test, 64, Device::Cpu, &mut |_, _| ()).unwrap();
+    assert_eq!((got.samples, got.accuracy_at_k.keys().copied().collect::<Vec<_>>()), ([512, 256], vec![50]));
+    assert!(got.bank.abs_diff(410) <= 1, "{}", got.bank);
+    // Each test sample is itself in the training part, and found where the bank has it: a fifth of them is held out.
+    let whole = KnnConfig { bank: Bank::All, drop_last: false, ..config };
+    let found = knn::evaluate(&whole, &train, &test, 64, Device::Cpu, &mut |_, _| ()).unwrap();
+    assert_eq!((found.recall_at[&1], found.bank), (1.0, 600));
+    assert!((0.6..0.9).contains(&got.recall_at[&1]), "{}", got.recall_at[&1]);
+}
+
+#[test]
+fn neighbours_are_the_same_for_every_block() {
+    let (_, train, test) = sets().next().unwrap();
+    let config = KnnConfig::default();
+    let of = |batch| knn::evaluate(&config, &train, &test, batch, Device::Cpu, &mut |_, _| ()).unwrap();
+    let one = of(1);
+    assert!([7, 64, 384, 100_000].into_iter().all(|batch| of(batch) == one));
 }

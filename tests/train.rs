@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use weince::config::vision::VisionConfig;
 use weince::report::metrics::{self, Split};
 
 /// A run of 2 epochs of 6 steps on synthetic images, a second of work.
@@ -625,4 +626,110 @@ fn a_dry_run_prints_the_resolved_run_and_writes_nothing() {
     // What it prints is a configuration again.
     weince::config::parse::<weince::config::vision::VisionConfig>(&text, "dry run", &[]).unwrap();
     assert!(!desk.path("run").exists());
+}
+
+/// Every configuration of a folder, checked as a run would be before it reads images.
+#[test]
+fn every_shipped_configuration_is_one() {
+    let mut encoders = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/vision")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let config: VisionConfig = weince::config::load(&path, &[]).unwrap();
+        config.validate().unwrap();
+        weince::loss::Loss::new(&config.loss, weince::loss::Layout::TwoView).unwrap();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(text.starts_with("# ") && text.contains(&format!("--config configs/vision/{name}.yaml")), "{name}");
+        if !name.starts_with("fashion") {
+            assert!(text.contains("# Published: ") && text.contains("# Cost"), "{name}");
+        }
+        let size = config.augment.size.unwrap();
+        let key = format!("{:?} at {size}", config.model.encoder);
+        encoders.entry(key).or_insert((config.model.encoder, size));
+    }
+    // The encoders serve views of their size.
+    assert_eq!(encoders.len(), 6);
+    for (name, (encoder, size)) in encoders {
+        let encoder = weince::model::encoder(&encoder, size).unwrap();
+        let images = tch::Tensor::zeros([1, 3, size as i64, size as i64], (tch::Kind::Float, tch::Device::Cpu));
+        let features = tch::no_grad(|| encoder.forward(&images, false)).unwrap();
+        assert_eq!(features.size(), [1, encoder.features()], "{name}");
+    }
+}
+
+/// A tree of small images of two classes; their sizes differ.
+fn photographs(root: &Path) {
+    for (part, count) in [("train", 20), ("val", 6)] {
+        for class in ["cat", "dog"] {
+            let folder = root.join(part).join(class);
+            std::fs::create_dir_all(&folder).unwrap();
+            for i in 0..count {
+                let (h, w) = (9 + i % 4, 8 + i % 5);
+                let shade = |x: u32, y: u32| [(x * 20 + i) as u8, (y * 23) as u8, if class == "cat" { 9 } else { 200 }];
+                let image = ::image::RgbImage::from_fn(w, h, |x, y| ::image::Rgb(shade(x, y)));
+                image.save(folder.join(format!("{i:02}.png"))).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_images_trains_alike_with_a_cache_and_is_evaluated() {
+    let desk = Desk::new();
+    photographs(&desk.path("tree"));
+    let set = "data={kind: folder, root: tree, threads: 2}";
+    let more = ["--set", set, "--set", "eval.knn_every=1"];
+    desk.must_run("plain", &more);
+    desk.must_run("cached", &[&more[..], &["--set", "data.cache=cache"]].concat());
+    desk.must_run("again", &[&more[..], &["--set", "data.cache=cache"]].concat());
+    let encoder = desk.bytes("plain", "encoder.pt");
+    assert!(encoder == desk.bytes("cached", "encoder.pt") && encoder == desk.bytes("again", "encoder.pt"));
+    assert!(desk.path("cache").read_dir().unwrap().count() >= 2);
+
+    let evaluate = |run: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eval-knn"));
+        command.args(["--json", "--k", "3", "--device", "cpu", "--run"]).arg(desk.path(run));
+        let out = command.current_dir(desk.folder.path()).output().unwrap();
+        assert!(out.status.success(), "{}", stderr(&out));
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    };
+    let (plain, cached) = (evaluate("plain"), evaluate("cached"));
+    assert_eq!(plain, cached);
+    assert_eq!(plain["data"]["images"], "shorter edge 9, central 8 x 8");
+    assert_eq!((&plain["counts"]["train"], &plain["counts"]["test"]), (&40.into(), &12.into()));
+
+    let out = desk.run("unsized", &["--set", set, "--set", "augment={}"]);
+    assert!(code(&out) == Some(2) && stderr(&out).contains("augment.size"), "{}", stderr(&out));
+}
+
+#[test]
+fn a_bad_image_stops_a_run_with_its_name_and_its_work_saved_or_is_left_out_and_listed() {
+    let desk = Desk::new();
+    photographs(&desk.path("tree"));
+    let set = "data={kind: folder, root: tree, threads: 1}";
+    let order = weince::data::Sampler::new(40, 16, 0).unwrap().order(0);
+    // The image that comes in the second step.
+    let index = order[20] as usize;
+    let bad = format!("tree/train/{}/{:02}.png", if index < 20 { "cat" } else { "dog" }, index % 20);
+    let whole = std::fs::read(desk.path(&bad)).unwrap();
+    std::fs::write(desk.path(&bad), &whole[..whole.len() / 2]).unwrap();
+    let out = desk.run("run", &["--set", set]);
+    let text = stderr(&out);
+    assert!(
+        code(&out) == Some(1) && text.contains(&bad[5..]) && text.contains("state after step 1 is saved"),
+        "{text}"
+    );
+    assert!(desk.last("run").ends_with("step-000000001.pt"));
+    // Mended, it goes on to where a run without damage ends.
+    std::fs::write(desk.path(&bad), &whole).unwrap();
+    desk.must_run("run", &["--set", set, "--resume"]);
+    desk.must_run("clean", &["--set", set]);
+    assert!(desk.bytes("run", "encoder.pt") == desk.bytes("clean", "encoder.pt"));
+
+    std::fs::write(desk.path("tree/train/cat/zz.jpg"), "no image").unwrap();
+    let out = desk.must_run("skip", &["--set", set, "--set", "data.bad_files=skip"]);
+    assert!(stderr(&out).contains("1 of 41 images are left out"), "{}", stderr(&out));
+    let list = std::fs::read_to_string(desk.path("skip").join("bad_files.txt")).unwrap();
+    assert!(list.contains("train/cat/zz.jpg\tbegins with 6e 6f 20") && list.lines().count() == 1, "{list}");
+    assert!(desk.bytes("skip", "encoder.pt") == desk.bytes("clean", "encoder.pt"));
 }
