@@ -469,9 +469,10 @@ mod tests {
         let train = features(&bank, 13, &labels);
         let test = features(&rows, 13, &test_labels);
         let (bank, rows) = (Rows::of(&train).unwrap(), Rows::of(&test).unwrap());
-        let search = Search::new(&bank, Device::Cpu).unwrap();
+        let search = Search::new(&bank, Device::Cpu);
+        let blocks = search.blocks().unwrap();
         for k in [1, 2, 50, 1200] {
-            let got = search.nearest(&rows, 0, 61, k).unwrap();
+            let got = search.nearest(&blocks, &rows, 0, 61, k).unwrap();
             for (row, got) in got.iter().enumerate() {
                 let mut all: Vec<Neighbour> = (0..1200).map(|i| (rows.similarity(row, &bank, i as usize), i)).collect();
                 all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -554,7 +555,8 @@ mod tests {
         let (bank, rows) = (far(&bank), far(&rows));
         let (train, test) = (features(&bank, 4, &labels), features(&rows, 4, &test_labels));
         let (bank_rows, test_rows) = (Rows::of(&train).unwrap(), Rows::of(&test).unwrap());
-        let got = Search::new(&bank_rows, Device::Cpu).unwrap().nearest(&test_rows, 0, 20, 5).unwrap();
+        let search = Search::new(&bank_rows, Device::Cpu);
+        let got = search.nearest(&search.blocks().unwrap(), &test_rows, 0, 20, 5).unwrap();
         for (row, got) in rows.chunks(4).zip(&got) {
             // sin^2 of the angle is |cross part|^2 up to a relative 1e-7.
             let across =
