@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Folders within folders; a link that leads back ends here.
-const MAX_DEPTH: usize = 40;
+/// Folders within folders; a link that leads back ends here, before the system stops to follow it (after 40).
+const MAX_DEPTH: usize = 32;
 
 /// What was found in a tree.
 #[derive(Debug, PartialEq)]
