@@ -648,7 +648,7 @@ fn every_shipped_configuration_is_one() {
         encoders.entry(key).or_insert((config.model.encoder, size));
     }
     // The encoders serve views of their size.
-    assert_eq!(encoders.len(), 6);
+    assert_eq!(encoders.len(), 7);
     for (name, (encoder, size)) in encoders {
         let encoder = weince::model::encoder(&encoder, size).unwrap();
         let images = tch::Tensor::zeros([1, 3, size as i64, size as i64], (tch::Kind::Float, tch::Device::Cpu));
