@@ -183,6 +183,18 @@ fn damaged_and_foreign_batches_are_refused() {
         flood.0.extend(b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89h\x02tb");
     }
     refuse(flood.end(), "again and again");
+    // And a text of bytes as ten thousand values.
+    let mut flood = Pickle::new();
+    flood.text(b"data");
+    flood.0.extend(b"c_codecs\nencode\nX");
+    flood.0.extend((1u32 << 20).to_le_bytes());
+    flood.0.extend(vec![b'a'; 1 << 20]);
+    flood.0.extend(b"X\x06\x00\x00\x00latin1\x86Rq\x02");
+    for i in 0..10_000 {
+        flood.int(i);
+        flood.0.extend(b"h\x02");
+    }
+    refuse(flood.end(), "again and again");
 }
 
 /// An array in numpy's own format.

@@ -662,6 +662,7 @@ impl Machine<'_> {
         let cost = match node {
             Node::Str(text) => 1 + text.len(),
             Node::Bytes(range) => 1 + range.len(),
+            Node::Encoded(bytes) => 1 + bytes.len(),
             _ => 1,
         };
         *left = left.checked_sub(cost).ok_or_else(|| {
