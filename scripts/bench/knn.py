@@ -13,7 +13,6 @@ Both programs are called as `knn BANK.safetensors QUERIES.safetensors K OUT.safe
 number a round.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -80,14 +79,7 @@ def compare(bank: np.ndarray, queries: np.ndarray, ours: dict, theirs: dict) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--bank", type=int, default=50_000)
-    parser.add_argument("--queries", type=int, default=10_000)
-    parser.add_argument("--k", type=int, default=200)
-    parser.add_argument("--peer-only", action="store_true", help="measure faiss alone")
-    parser.add_argument("--peer", nargs=4, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = paired.arguments(__doc__, "faiss", 4, turns=3, bank=50_000, queries=10_000, k=200)
     if args.peer:
         return peer(*args.peer)
 
@@ -95,9 +87,7 @@ def main() -> None:
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(CLASSES, 512))
     bank, queries = (features(count, 512, centres, generator) for count in (args.bank, args.queries))
-    programs = {"faiss": [sys.executable, __file__, "--peer"]}
-    if not args.peer_only:
-        programs = {"ours": [paired.bench_binary("knn")], **programs}
+    programs = paired.programs(args, "knn", "faiss", __file__)
     print(f"{paired.processor()}; {paired.versions('faiss-cpu', 'numpy')}")
     print(f"{args.queries} queries in {args.bank} x 512, k = {args.k}; {args.turns} turns of {ROUNDS} rounds or what the program makes")
     with tempfile.TemporaryDirectory() as folder:

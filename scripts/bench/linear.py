@@ -17,7 +17,6 @@ float32 and `labels` [n] int64 in; `weight` [classes, d] and `bias` [classes] fl
 printed is {"seconds": [...], "objective": ..., "iterations": ...}, with one number of seconds a round.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -101,21 +100,13 @@ def accuracy(train: dict, test: dict, solution: dict) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--l2", type=float, default=1e-3)
-    parser.add_argument("--peer-only", action="store_true", help="measure scikit-learn alone")
-    parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = paired.arguments(__doc__, "scikit-learn", 3, turns=2, rows=50_000, l2=1e-3)
     if args.peer:
         return peer(*args.peer)
 
     paired.need("sklearn", "scikit-learn==1.7.2")
     train, test = problem(args.rows, 1), problem(10_000, 2)
-    programs = {"scikit-learn": [sys.executable, __file__, "--peer"]}
-    if not args.peer_only:
-        programs = {"ours": [paired.bench_binary("linear")], **programs}
+    programs = paired.programs(args, "linear", "scikit-learn", __file__)
     print(f"{paired.processor()}; {paired.versions('scikit-learn', 'scipy', 'numpy')}")
     print(f"{args.rows} x {DIMENSIONS}, {CLASSES} classes, l2 {args.l2:g}; {args.turns} turns")
     with tempfile.TemporaryDirectory() as folder:

@@ -12,10 +12,8 @@ Our program is called as `loader FOLDER THREADS SECONDS`: it begins to count onc
 {"images_per_second": ...}.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -93,19 +91,11 @@ def make(folder: Path, images: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15)
-    parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--peer-only", action="store_true", help="measure torchvision alone")
-    parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = paired.arguments(__doc__, "torchvision", 3, turns=3, seconds=15.0, images=512)
     if args.peer:
         return peer(*args.peer)
 
-    programs = {"torchvision": [sys.executable, __file__, "--peer"]}
-    if not args.peer_only:
-        programs = {"ours": [paired.bench_binary("loader")], **programs}
+    programs = paired.programs(args, "loader", "torchvision", __file__)
     print(f"{paired.processor()}; {paired.versions('torch', 'torchvision', 'pillow')}")
     with tempfile.TemporaryDirectory() as folder:
         size = make(Path(folder), args.images)

@@ -1,5 +1,6 @@
 """What the comparisons share: our benches and their Python peers as programs that take turns on the same processors."""
 
+import argparse
 import importlib
 import json
 import os
@@ -10,6 +11,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def arguments(about: str, peer: str, words: int, turns: int, **own) -> argparse.Namespace:
+    """The command line of a comparison: `--turns`, `--peer-only`, its own options with their defaults, and `--peer` with so many words, by which a
+    script starts itself as the peer."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {"turns": turns, **own}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--peer-only", action="store_true", help=f"measure {peer} alone")
+    parser.add_argument("--peer", nargs=words, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def programs(args: argparse.Namespace, ours: str, peer: str, script: str) -> dict[str, list[str]]:
+    """What takes turns, by name: our bench of this name, unless the peer is measured alone, and the script itself as the peer."""
+    peers = {peer: [sys.executable, script, "--peer"]}
+    return peers if args.peer_only else {"ours": [bench_binary(ours)], **peers}
 
 
 def cores() -> list[int]:
