@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod error;
 pub mod eval;
 pub mod files;
+pub mod lock;
 pub mod loss;
 pub mod machine;
 pub mod model;

@@ -2,10 +2,9 @@
 
 use crate::checkpoint::{Series, write_bytes};
 use crate::error::{Error, Result};
+use crate::lock::try_lock;
 use crate::machine::Cpu;
 use crate::{device, torch};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -184,14 +183,13 @@ impl RunFolder {
     pub fn lock(&self) -> Result<File> {
         let path = self.lock_file();
         let file = self.touch_lock()?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
-            Err(Errno::WOULDBLOCK) => Err(Error::Config(format!(
-                "{}: another process is training in this run folder; wait for it or stop it, or choose another with --run-dir",
-                self.root.display()
-            ))),
-            Err(e) => Err(Error::io(&path, "cannot lock the run folder")(e.into())),
+        if try_lock(&file).map_err(Error::io(&path, "cannot lock the run folder"))? {
+            return Ok(file);
         }
+        Err(Error::Config(format!(
+            "{}: another process is training in this run folder; wait for it or stop it, or choose another with --run-dir",
+            self.root.display()
+        )))
     }
 
     fn lock_file(&self) -> PathBuf {

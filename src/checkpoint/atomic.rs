@@ -48,6 +48,14 @@ pub fn write_bytes(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     write_atomically(path, |out| out.write_all(bytes.as_ref()).map_err(Error::io(path, "cannot write")))
 }
 
+/// [`write_bytes`] where the file has another content or is not there: its time then tells when it changed.
+///
+/// # Errors
+/// What the operating system refuses.
+pub fn write_changed(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    if fs::read(path).is_ok_and(|before| before == bytes.as_ref()) { Ok(()) } else { write_bytes(path, bytes) }
+}
+
 /// How the name of a file that is being written ends.
 pub(super) const UNFINISHED: &str = ".unfinished";
 

@@ -14,7 +14,7 @@ mod unzip;
 mod value;
 mod zip;
 
-pub use atomic::{refuse_same_file, write_atomically, write_beside_and_rename, write_bytes};
+pub use atomic::{refuse_same_file, write_atomically, write_beside_and_rename, write_bytes, write_changed};
 pub use numpy::{load_npz, load_pickle};
 pub use series::Series;
 pub use value::Value;

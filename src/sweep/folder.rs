@@ -1,15 +1,14 @@
 //! The folder of a sweep: what is where in it, and what is left to do.
 
 use super::grid::{Job, Sweep};
-use crate::checkpoint::write_bytes;
-use crate::config::eval::{KnnConfig, LinearConfig};
-use crate::config::sweep::ProbeConfig;
+use crate::checkpoint::write_changed;
+use crate::config::eval::LinearConfig;
+use crate::config::sweep::{EvaluateConfig, ProbeConfig};
 use crate::config::vision::VisionConfig;
 use crate::error::{Error, Result};
+use crate::lock::try_lock;
 use crate::report::run::Evaluations;
 use crate::run::RunFolder;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -36,6 +35,12 @@ pub enum Task {
 }
 
 impl Task {
+    /// The evaluations that a sweep asks for, in order.
+    pub fn evaluations(evaluate: &EvaluateConfig) -> impl Iterator<Item = Task> {
+        let all = [evaluate.linear.as_ref().map(|_| Task::Linear), evaluate.knn.as_ref().map(|_| Task::Knn)];
+        all.into_iter().flatten()
+    }
+
     /// The command's name.
     pub fn command(self) -> &'static str {
         match self {
@@ -127,28 +132,18 @@ impl SweepFolder {
         std::fs::create_dir_all(&self.root).map_err(Error::io(&self.root, "cannot make the sweep's folder"))?;
         let path = self.root.join(".lock");
         let file = File::create(&path).map_err(Error::io(&path, "cannot lock the sweep's folder"))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => (),
-            Err(Errno::WOULDBLOCK) => {
-                return Err(Error::Config(format!(
-                    "{}: another run-sweep is at work on this folder; wait for it or stop it, or choose another with --out",
-                    self.root.display()
-                )));
-            }
-            Err(e) => return Err(Error::io(&path, "cannot lock the sweep's folder")(e.into())),
+        if !try_lock(&file).map_err(Error::io(&path, "cannot lock the sweep's folder"))? {
+            return Err(Error::Config(format!(
+                "{}: another run-sweep is at work on this folder; wait for it or stop it, or choose another with --out",
+                self.root.display()
+            )));
         }
         self.check(sweep)?;
         for folder in ["runs", "configs", "logs"].map(|name| self.root.join(name)) {
             std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "cannot make the sweep's folder"))?;
         }
         let yaml = |path: &Path, text: serde_yaml::Result<String>| {
-            let text = text.map_err(|e| Error::Config(format!("{}: {e}", path.display())))?;
-            // What has not changed is left as it is: its time then tells when it did.
-            if std::fs::read_to_string(path).is_ok_and(|before| before == text) {
-                Ok(())
-            } else {
-                write_bytes(path, text)
-            }
+            write_changed(path, text.map_err(|e| Error::Config(format!("{}: {e}", path.display())))?)
         };
         for job in sweep.jobs() {
             yaml(&self.config(&job), serde_yaml::to_string(&job.config))?;
@@ -163,9 +158,17 @@ impl SweepFolder {
     /// # Errors
     /// A run folder with another configuration than the sweep's; damaged files, named.
     pub fn left(&self, sweep: &Sweep, job: &Job) -> Result<Vec<Task>> {
+        Ok(self.state(sweep, job)?.0)
+    }
+
+    /// As [`SweepFolder::left`], and the results that are there, of which those of a task that is left do not count.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self, sweep: &Sweep, job: &Job) -> Result<(Vec<Task>, Evaluations)> {
         let evaluate = &sweep.config.evaluate;
-        let all = [evaluate.linear.as_ref().map(|_| Task::Linear), evaluate.knn.as_ref().map(|_| Task::Knn)];
-        let first = |task| Ok(std::iter::once(task).chain(all.into_iter().flatten()).collect());
+        let first =
+            |task| Ok((std::iter::once(task).chain(Task::evaluations(evaluate)).collect(), Evaluations::default()));
         let root = self.run(job);
         if !root.exists() {
             return first(Task::Pretrain { resume: false });
@@ -186,16 +189,16 @@ impl SweepFolder {
         let results = Evaluations::read(&root)?;
         let mut left = Vec::new();
         if let Some(probe) = &evaluate.linear
-            && !results.linear.is_some_and(|result| is_of_probe(&result, probe))
+            && !results.linear.as_ref().is_some_and(|result| is_of_probe(result, probe))
         {
             left.push(Task::Linear);
         }
         if let Some(knn) = &evaluate.knn
-            && !results.knn.is_some_and(|result| is_of_knn(&result, knn))
+            && !results.knn.as_ref().is_some_and(|result| has_protocol(result, knn))
         {
             left.push(Task::Knn);
         }
-        Ok(left)
+        Ok((left, results))
     }
 }
 
@@ -203,10 +206,6 @@ impl SweepFolder {
 fn is_of_probe(result: &Map<String, Value>, config: &ProbeConfig) -> bool {
     has_protocol::<LinearConfig>(result, &config.probe)
         && result.get("seeds") == serde_json::to_value(&config.seeds).ok().as_ref()
-}
-
-fn is_of_knn(result: &Map<String, Value>, config: &KnnConfig) -> bool {
-    has_protocol(result, config)
 }
 
 /// Whether the protocol that a result records has every value of a configuration; it also describes what is fixed.

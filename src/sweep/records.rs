@@ -4,7 +4,6 @@ use super::folder::{SweepFolder, Task};
 use super::grid::{Job, Sweep};
 use crate::error::{Error, Result};
 use crate::eval::knn::RECALL_AT;
-use crate::report::run::Evaluations;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -58,12 +57,11 @@ pub fn collect(sweep: &Sweep, folder: &SweepFolder, tell: &mut dyn FnMut(String)
 }
 
 fn of_run(sweep: &Sweep, folder: &SweepFolder, job: &Job) -> Result<Vec<Record>> {
-    let left = folder.left(sweep, job)?;
+    let (left, results) = folder.state(sweep, job)?;
     if left.iter().any(|task| matches!(task, Task::Pretrain { .. })) {
         return Ok(Vec::new());
     }
     let root = folder.run(job);
-    let results = Evaluations::read(&root)?;
     let (arm, setting) = (&sweep.arms[job.arm], &sweep.arms[job.arm].settings[job.setting]);
     let record = |metric: &str, probe_seed, val: Option<&Value>, test: Option<&Value>| -> Result<Record> {
         let test = test.and_then(Value::as_f64).ok_or_else(|| {

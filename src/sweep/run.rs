@@ -8,9 +8,8 @@ use super::grid::{Job, Sweep};
 use crate::config::eval::{Bank, LinearConfig};
 use crate::device;
 use crate::error::{Error, Result};
+use crate::lock::try_lock;
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -79,9 +78,8 @@ pub fn run(sweep: &Sweep, folder: &SweepFolder, options: &Options) -> Result<Out
     for job in sweep.jobs() {
         job.config.check_device(options.device).map_err(|e| Error::Config(format!("run {}: {e}", job.name)))?;
     }
-    let evaluate = &sweep.config.evaluate;
-    let evaluations = [evaluate.linear.as_ref().map(|_| Task::Linear), evaluate.knn.as_ref().map(|_| Task::Knn)];
-    for task in std::iter::once(Task::Pretrain { resume: false }).chain(evaluations.into_iter().flatten()) {
+    let evaluations = Task::evaluations(&sweep.config.evaluate);
+    for task in std::iter::once(Task::Pretrain { resume: false }).chain(evaluations) {
         let path = options.commands.join(task.command());
         if !path.is_file() {
             return Err(Error::Input(format!(
@@ -246,17 +244,15 @@ impl Work<'_> {
         let log = open.map_err(Error::io(&path, "cannot open the log"))?;
         let mut told = false;
         while !self.stop.load(Ordering::Relaxed) {
-            match flock(&log, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(log)),
-                Err(Errno::WOULDBLOCK) if !told => {
-                    self.progress.say(&format!(
-                        "{}: a process of an earlier start is still at work on it; waiting for it to end",
-                        self.job.name
-                    ));
-                    told = true;
-                }
-                Err(Errno::WOULDBLOCK) => (),
-                Err(e) => return Err(Error::io(&path, "cannot lock the log")(e.into())),
+            if try_lock(&log).map_err(Error::io(&path, "cannot lock the log"))? {
+                return Ok(Some(log));
+            }
+            if !told {
+                self.progress.say(&format!(
+                    "{}: a process of an earlier start is still at work on it; waiting for it to end",
+                    self.job.name
+                ));
+                told = true;
             }
             std::thread::sleep(POLL);
         }

@@ -4,7 +4,7 @@ use super::aggregate::{Cell, Incomplete, Row, Summary, summarize};
 use super::folder::SweepFolder;
 use super::grid::Sweep;
 use super::records::{collect, from_csv, to_csv as records_to_csv};
-use crate::checkpoint::write_bytes;
+use crate::checkpoint::write_changed;
 use crate::error::{Error, Result};
 use crate::report::figure::{IntervalChart, sheet};
 use crate::report::table::Table;
@@ -51,9 +51,7 @@ pub fn write(folder: &Path, out: &Path, tell: &mut dyn FnMut(String)) -> Result<
         (out.join("table.svg"), svg.into_bytes()),
     ];
     for (path, bytes) in files {
-        if !std::fs::read(&path).is_ok_and(|before| before == bytes) {
-            write_bytes(&path, bytes)?;
-        }
+        write_changed(&path, bytes)?;
     }
     Ok(summary)
 }

@@ -8,10 +8,10 @@ use super::files::{BadFile, Decoder, Files, bad_files, hash_of_files, pool};
 use crate::augment::{Planes, PlanesRef};
 use crate::checkpoint::{sha256_of, write_atomically};
 use crate::error::{Error, Result};
+use crate::lock::{try_lock, wait_for_lock};
 use crate::progress::progress_bar;
 use crate::torch::Mapped;
 use rayon::prelude::*;
-use rustix::fs::{FlockOperation, flock};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -70,9 +70,9 @@ pub(super) fn open(folder: &Path, files: &mut Files, skip: bool, threads: usize)
     // Two processes that need the same cache make it one after the other: the second finds it.
     let lock = path.with_extension("lock");
     let file = std::fs::File::create(&lock).map_err(Error::io(&lock, "cannot lock the cache (data.cache)"))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if !try_lock(&file).map_err(Error::io(&lock, "cannot lock the cache"))? {
         eprintln!("waiting for another process that fills {}", path.display());
-        flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::io(&lock, "cannot lock the cache")(e.into()))?;
+        wait_for_lock(&file).map_err(Error::io(&lock, "cannot lock the cache"))?;
     }
     let opened = match read(&path, files, threads) {
         Ok(Some(opened)) => opened,
@@ -87,11 +87,7 @@ pub(super) fn open(folder: &Path, files: &mut Files, skip: bool, threads: usize)
         }
     };
     if let Some(first) = opened.bad.first().filter(|_| !skip) {
-        return Err(Error::data(
-            &first.path,
-            None,
-            format!("{}; mend or remove it, or leave such files out: data.bad_files: skip", first.reason),
-        ));
+        return Err(first.clone().error());
     }
     let bad: std::collections::HashSet<&PathBuf> = opened.bad.iter().map(|bad| &bad.path).collect();
     let root = files.root.clone();
@@ -132,11 +128,7 @@ fn pack(path: &Path, files: &Files, skip: bool, threads: usize) -> Result<()> {
             })?;
             for (line, planes) in made {
                 if let (Some(reason), false) = (&line.4, skip) {
-                    return Err(Error::data(
-                        files.root.join(&line.0),
-                        None,
-                        format!("{reason}; mend or remove it, or leave such files out: data.bad_files: skip"),
-                    ));
+                    return Err(BadFile { path: files.root.join(&line.0), reason: reason.clone() }.error());
                 }
                 if line.4.is_none() {
                     out.write_all(&planes.bytes).map_err(wrong(path, "cannot write the cache"))?;

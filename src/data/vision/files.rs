@@ -50,6 +50,14 @@ pub struct BadFile {
     pub reason: String,
 }
 
+impl BadFile {
+    /// The error that it is where such files are not left out.
+    pub(super) fn error(self) -> Error {
+        let hint = "mend or remove it, or leave such files out: data.bad_files: skip";
+        Error::data(self.path, None, format!("{}; {hint}", self.reason))
+    }
+}
+
 /// The files of a set, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
@@ -75,10 +83,7 @@ impl Files {
     /// A file that cannot be read, and the reason why one is no image of the set.
     pub fn read<'a>(&self, index: usize, decoder: &'a mut Decoder) -> Result<&'a Planes> {
         self.bytes(index, decoder)?;
-        self.decode(decoder).map_err(|reason| {
-            let hint = "mend or remove it, or leave such files out: data.bad_files: skip";
-            Error::data(self.path(index), None, format!("{reason}; {hint}"))
-        })?;
+        self.decode(decoder).map_err(|reason| BadFile { path: self.path(index), reason }.error())?;
         Ok(&decoder.planes)
     }
 
