@@ -3,7 +3,6 @@
 //! Arguments: the edge of the images (views have the same) and the number of views; prints one JSON object a size.
 
 use std::time::Instant;
-use weince::augment::random::{Keyed, Purpose};
 use weince::augment::{Canvas, PlanesRef, Views};
 use weince::config::augment::AugmentConfig;
 
@@ -31,9 +30,7 @@ fn views_per_second(size: usize, count: usize) -> f64 {
     let source = PlanesRef { channels: 3, height: size, width: size, bytes: &image };
     let (mut canvas, mut out) = (Canvas::default(), vec![0.0; 3 * size * size]);
     let mut make = |sample: usize| {
-        let purpose = Purpose::View { sample: sample as u64, view: 0 };
-        let choices = views.draw([size, size], &mut Keyed::new(0, 0, purpose));
-        views.render(std::hint::black_box(source), &choices, &mut canvas, &mut out);
+        views.make(std::hint::black_box(source), [0, 0, sample as u64], 0, &mut canvas, &mut out);
         std::hint::black_box(&out);
     };
     (0..count / 10).for_each(&mut make);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use weince::checkpoint::write_bytes;
 use weince::config;
 use weince::config::vision::VisionConfig;
-use weince::doctor::{examine, examine_data, preview};
+use weince::doctor::{examine, examine_data, load_parts, preview};
 
 /// Prints versions, processor, memory and CUDA devices (or why there are none), and runs one tiny training step.
 ///
@@ -71,11 +71,12 @@ fn machine(json: bool) -> anyhow::Result<()> {
 
 fn data(arguments: &DataArguments) -> anyhow::Result<()> {
     let config: VisionConfig = config::load(&arguments.config, &arguments.set)?;
-    if let Some(path) = &arguments.preview {
-        write_bytes(path, preview(&config)?)?;
+    let parts = load_parts(&config)?;
+    if let (Some(path), Some((_, set))) = (&arguments.preview, parts.first()) {
+        write_bytes(path, preview(&config, set)?)?;
         eprintln!("views: {}", path.display());
     }
-    let findings = examine_data(&config)?;
+    let findings = examine_data(&config, &parts)?;
     if arguments.json {
         println!("{}", serde_json::to_string(&findings)?);
     } else {

@@ -2,7 +2,7 @@
 
 use super::color::{self, Adjustment};
 use super::crop::Crop;
-use super::random::Keyed;
+use super::random::{Keyed, Purpose};
 use super::simd::dispatch;
 use super::{Planes, PlanesRef, blur, flip, resize};
 use crate::config::augment::{AugmentConfig, MAX_EDGE, NormalizeConfig};
@@ -128,6 +128,23 @@ impl Views {
             blur::gaussian(planes, blur::kernel_size(self.size), sigma, blur_scratch);
         }
         write(planes, self.config.normalize.as_ref(), out);
+    }
+
+    /// Makes view number `view` of a sample in an epoch, as training computes with: a pure function of these and the seed.
+    ///
+    /// # Shapes
+    /// As [`Views::render`].
+    pub fn make(
+        &self,
+        image: PlanesRef<'_>,
+        [seed, epoch, sample]: [u64; 3],
+        view: u32,
+        canvas: &mut Canvas,
+        out: &mut [f32],
+    ) {
+        let mut rng = Keyed::new(seed, epoch, Purpose::View { sample, view });
+        let choices = self.draw([image.height, image.width], &mut rng);
+        self.render(image, &choices, canvas, out);
     }
 
     /// Writes an image as evaluation sees it, with no random change.

@@ -7,7 +7,6 @@
 use super::eval::image_tensor;
 use super::sampler::{Position, Sampler};
 use super::vision::{Decoder, ImageSet};
-use crate::augment::random::{Keyed, Purpose};
 use crate::augment::{Canvas, Views};
 use crate::config::augment::AugmentConfig;
 use crate::error::{Error, Result};
@@ -255,10 +254,8 @@ impl Source {
         for (place, sample) in samples.iter().enumerate() {
             let image = self.set.image(*sample as usize, decoder)?;
             for (view, numbers) in (0..).zip(numbers.iter_mut()) {
-                let purpose = Purpose::View { sample: u64::from(*sample), view };
-                let mut rng = Keyed::new(self.sampler.seed(), epoch, purpose);
-                let choices = self.views.draw([image.height, image.width], &mut rng);
-                self.views.render(image, &choices, canvas, &mut numbers[place * length..][..length]);
+                let key = [self.sampler.seed(), epoch, u64::from(*sample)];
+                self.views.make(image, key, view, canvas, &mut numbers[place * length..][..length]);
             }
         }
         let shape = [samples.len() as i64, 3, size as i64, size as i64];

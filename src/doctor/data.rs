@@ -1,7 +1,6 @@
 //! What `doctor data` finds out about a run's images: how many of which class, their sizes, mean and deviation, damaged files;
 //! and a sheet of the views that training would see.
 
-use crate::augment::random::{Keyed, Purpose};
 use crate::augment::{Canvas, Views};
 use crate::config::augment::AugmentConfig;
 use crate::config::vision::VisionConfig;
@@ -70,23 +69,31 @@ impl From<&BadFile> for Bad {
     }
 }
 
-/// Reads every image of a run's data set.
+/// The parts of a run's data set by name, what it pretrains on first.
 ///
 /// # Errors
-/// A set that is missing, or damaged in more than single image files; a part without a whole image.
-pub fn examine_data(config: &VisionConfig) -> Result<DataFindings> {
+/// Values out of range; a set that is missing, or damaged in more than single image files.
+pub fn load_parts(config: &VisionConfig) -> Result<Vec<(&'static str, ImageSet)>> {
     config.validate()?;
     let mut splits = vec![("train", Split::Train), ("test", Split::Test)];
     if config.data.pretrains_apart() {
         splits.insert(0, ("pretrain", Split::Pretrain));
     }
-    let (mut parts, mut view_size) = (Vec::new(), 0);
-    for (name, split) in splits {
-        let set = data::load(&config.data, split)?;
+    splits.into_iter().map(|(name, split)| Ok((name, data::load(&config.data, split)?))).collect()
+}
+
+/// Reads every image of the parts of a run's data set.
+///
+/// # Errors
+/// Images of no common size without a size for the views; a part without a whole image.
+pub fn examine_data(config: &VisionConfig, parts: &[(&'static str, ImageSet)]) -> Result<DataFindings> {
+    let mut view_size = 0;
+    let mut found = Vec::new();
+    for (name, set) in parts {
         view_size = config.augment.view_size(set.shape())?;
-        parts.push(examine_part(name, &set)?);
+        found.push(examine_part(name, set)?);
     }
-    Ok(DataFindings { source: config.data.location(), view_size, parts })
+    Ok(DataFindings { source: config.data.location(), view_size, parts: found })
 }
 
 /// Sums over images; all of them exact, so that their order is of no matter.
@@ -234,14 +241,12 @@ impl DataFindings {
     }
 }
 
-/// A sheet of the first images of a run, as PNG: in each row the image as evaluation sees it, then its pairs of views in the first
+/// A sheet of the first images that a run pretrains on, as PNG: in each row the image as evaluation sees it, then its pairs of views in the first
 /// epochs, the very ones that training computes with, without the normalisation.
 ///
 /// # Errors
 /// What the data set reports.
-pub fn preview(config: &VisionConfig) -> Result<Vec<u8>> {
-    config.validate()?;
-    let set = data::load(&config.data, Split::Pretrain)?;
+pub fn preview(config: &VisionConfig, set: &ImageSet) -> Result<Vec<u8>> {
     let size = config.augment.view_size(set.shape())?;
     let views = Views::new(&AugmentConfig { normalize: None, ..config.augment.clone() }, size)?;
     let order = Sampler::new(set.len(), config.train.batch_size.min(set.len()), config.seed)?.order(0);
@@ -255,12 +260,10 @@ pub fn preview(config: &VisionConfig) -> Result<Vec<u8>> {
     let mut rows = Vec::new();
     for sample in order.into_iter().take(SHEET_ROWS) {
         let image = set.image(sample as usize, &mut decoder)?;
-        views.plain(image, fit_of(&set), &mut canvas, &mut numbers);
+        views.plain(image, fit_of(set), &mut canvas, &mut numbers);
         let mut row = vec![shown(&numbers)];
         for (epoch, view) in (0..SHEET_EPOCHS).flat_map(|epoch| [(epoch, 0), (epoch, 1)]) {
-            let purpose = Purpose::View { sample: u64::from(sample), view };
-            let choices = views.draw([image.height, image.width], &mut Keyed::new(config.seed, epoch, purpose));
-            views.render(image, &choices, &mut canvas, &mut numbers);
+            views.make(image, [config.seed, epoch, u64::from(sample)], view, &mut canvas, &mut numbers);
             row.push(shown(&numbers));
         }
         rows.push(row);

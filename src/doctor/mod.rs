@@ -2,7 +2,7 @@
 
 mod data;
 
-pub use data::{Bad, DataFindings, Part, examine_data, preview};
+pub use data::{Bad, DataFindings, Part, examine_data, load_parts, preview};
 
 use crate::error::{Error, Result};
 use crate::machine::{Cpu, Memory};

@@ -4,7 +4,7 @@
 //! # Source
 //! Krizhevsky 2009; <https://www.cs.toronto.edu/~kriz/cifar.html>.
 
-use super::{ImageSet, Split, batch, find, stray_label};
+use super::{ImageSet, Split, batch, class_names, find, note_selection, records_of, stray_label};
 use crate::checkpoint::load_pickle;
 use crate::error::{Error, Result};
 use std::path::Path;
@@ -57,13 +57,7 @@ pub(super) fn load(root: &Path, split: Split, layout: &Layout) -> Result<ImageSe
     let pickled = !folder.join(files[0]).is_file() && folder.join(python(files[0])).is_file();
     let (pixels, labels) =
         if pickled { python_batches(&folder, files, layout)? } else { records(&folder, files, layout)? };
-    if labels.len() != published {
-        eprintln!(
-            "note: {}: {} {part} images; the published set has {published}: a selection, or files cut short",
-            folder.display(),
-            labels.len()
-        );
-    }
+    note_selection(&folder, part, labels.len(), published);
     let classes = layout.labels.last().copied().unwrap_or(0);
     let mut set = ImageSet::memory(pixels, [3, EDGE, EDGE], labels, classes);
     set.class_names = if pickled {
@@ -95,7 +89,8 @@ fn records(folder: &Path, files: &[&str], layout: &Layout) -> Result<(Vec<u8>, V
     let mut first = None;
     for name in files {
         let path = find(folder, &[(*name).to_string()], &format!("file {name} of {}", layout.folder))?;
-        let bytes = read(&path, record)?;
+        records_of(&path, record, TRAIN_RECORDS, "records")?;
+        let bytes = std::fs::read(&path).map_err(Error::io(&path, "cannot read"))?;
         // The official files of a part have equal lengths: another length at a record's edge is a file cut short.
         let expected = *first.get_or_insert(bytes.len());
         if bytes.len() != expected {
@@ -127,40 +122,6 @@ fn records(folder: &Path, files: &[&str], layout: &Layout) -> Result<(Vec<u8>, V
         }
     }
     Ok((pixels, labels))
-}
-
-/// The bytes of a file that has whole records, one at least.
-fn read(path: &Path, record: usize) -> Result<Vec<u8>> {
-    let len = path.metadata().map_err(Error::io(path, "cannot read"))?.len();
-    let most = (TRAIN_RECORDS * record) as u64;
-    if len == 0 || len % record as u64 != 0 || len > most {
-        return Err(Error::data(
-            path,
-            Some(len - len % record as u64),
-            format!(
-                "is {len} bytes long; expected a whole number of records of {record} bytes, 1 to {TRAIN_RECORDS}: it is cut short or \
-                 another version than the binary one; fetch it again"
-            ),
-        ));
-    }
-    std::fs::read(path).map_err(Error::io(path, "cannot read"))
-}
-
-/// The names of the classes, one a line, where there is such a file.
-pub(super) fn class_names(path: &Path, classes: usize) -> Result<Vec<String>> {
-    if !path.is_file() {
-        return Ok(Vec::new());
-    }
-    let text = std::fs::read_to_string(path).map_err(Error::io(path, "cannot read"))?;
-    let names: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from).collect();
-    if names.len() != classes {
-        return Err(Error::data(
-            path,
-            None,
-            format!("has {} names of classes; expected {classes}, one a line", names.len()),
-        ));
-    }
-    Ok(names)
 }
 
 /// The names of the classes in a pickled dict, where there is such a file.

@@ -4,7 +4,7 @@
 //! Chrabaszcz, Loshchilov, Hutter 2017, A downsampled variant of ImageNet as an alternative to the CIFAR datasets (arXiv
 //! 1707.08819), and the page <https://image-net.org/download-images.php>.
 
-use super::{ImageSet, Split, batch, find};
+use super::{ImageSet, Split, batch, find, note_selection};
 use crate::error::Result;
 use std::path::Path;
 
@@ -17,11 +17,11 @@ const TEST_IMAGES: usize = 50_000;
 
 /// Reads a split; the validation images are the test part.
 pub(super) fn load(root: &Path, split: Split) -> Result<ImageSet> {
-    let (stems, published): (Vec<String>, usize) = match split {
+    let (stems, published, part): (Vec<String>, usize, &str) = match split {
         Split::Pretrain | Split::Train => {
-            ((1..=TRAIN_FILES).map(|i| format!("train_data_batch_{i}")).collect(), TRAIN_IMAGES)
+            ((1..=TRAIN_FILES).map(|i| format!("train_data_batch_{i}")).collect(), TRAIN_IMAGES, "training")
         }
-        Split::Test => (vec!["val_data".to_string()], TEST_IMAGES),
+        Split::Test => (vec!["val_data".to_string()], TEST_IMAGES, "validation"),
     };
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for stem in &stems {
@@ -38,8 +38,6 @@ pub(super) fn load(root: &Path, split: Split) -> Result<ImageSet> {
         pixels.extend_from_slice(&batch.pixels);
         labels.extend(batch.labels.iter().map(|label| label - 1));
     }
-    if labels.len() != published {
-        eprintln!("note: {}: {} images; the published part has {published}: a selection", root.display(), labels.len());
-    }
+    note_selection(root, part, labels.len(), published);
     Ok(ImageSet::memory(pixels, [3, EDGE, EDGE], labels, CLASSES))
 }

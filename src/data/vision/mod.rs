@@ -133,3 +133,47 @@ fn find(root: &Path, names: &[String], what: &str) -> Result<PathBuf> {
 fn stray_label(labels: impl Iterator<Item = u8>, classes: usize) -> Option<(usize, u8)> {
     labels.enumerate().find(|(_, label)| usize::from(*label) >= classes)
 }
+
+/// The names of the classes, one a line, where there is such a file.
+fn class_names(path: &Path, classes: usize) -> Result<Vec<String>> {
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(path).map_err(Error::io(path, "cannot read"))?;
+    let names: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from).collect();
+    if names.len() != classes {
+        return Err(Error::data(
+            path,
+            None,
+            format!("has {} names of classes; expected {classes}, one a line", names.len()),
+        ));
+    }
+    Ok(names)
+}
+
+/// The number of records of `record` bytes in a file that has whole ones, from 1 to `most`; `what` they are.
+fn records_of(path: &Path, record: usize, most: usize, what: &str) -> Result<usize> {
+    let length = path.metadata().map_err(Error::io(path, "cannot read"))?.len();
+    let rest = length % record as u64;
+    if length == 0 || rest != 0 || length > (most * record) as u64 {
+        return Err(Error::data(
+            path,
+            Some(length - rest),
+            format!(
+                "is {length} bytes long; expected a whole number of {what} of {record} bytes, 1 to {most}: it is cut short or \
+                 another version than the binary one; fetch it again"
+            ),
+        ));
+    }
+    Ok((length / record as u64) as usize)
+}
+
+/// Says where a part has another number of images than is published.
+fn note_selection(place: &Path, part: &str, images: usize, published: usize) {
+    if images != published {
+        eprintln!(
+            "note: {}: {images} {part} images; the published set has {published}: a selection, or files cut short",
+            place.display()
+        );
+    }
+}

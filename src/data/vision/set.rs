@@ -32,6 +32,7 @@ enum Images {
     Cache {
         cache: Cache,
         shape: Option<[usize; 2]>,
+        sha256: String,
     },
     Files {
         files: Files,
@@ -54,11 +55,8 @@ impl ImageSet {
     /// A set whose images are in a cache; `files` are those that it has.
     pub(super) fn cached(opened: Opened, files: &Files, class_names: Vec<String>) -> ImageSet {
         let labels = files.files.iter().map(|file| file.label).collect();
-        let images = Images::Cache { cache: opened.images, shape: files.shape };
-        let set = ImageSet::new(images, labels, class_names.len(), class_names, opened.bad);
-        // The cell is new: it takes the value.
-        let _ = set.sha256.set(opened.sha256);
-        set
+        let images = Images::Cache { cache: opened.images, shape: files.shape, sha256: opened.sha256 };
+        ImageSet::new(images, labels, class_names.len(), class_names, opened.bad)
     }
 
     fn new(
@@ -129,8 +127,7 @@ impl ImageSet {
                 format!("{:x}", hash.finalize())
             }
             Images::Files { files, threads } => files.sha256(*threads)?,
-            // A cache came with its hash.
-            Images::Cache { .. } => String::new(),
+            Images::Cache { sha256, .. } => return Ok(sha256),
         };
         Ok(self.sha256.get_or_init(|| hash))
     }

@@ -4,7 +4,7 @@
 //! # Source
 //! Coates, Lee, Ng 2011; <https://cs.stanford.edu/~acoates/stl10/>.
 
-use super::{ImageSet, Split, find};
+use super::{ImageSet, Split, class_names, find, note_selection, records_of};
 use crate::config::data::{Stl10Config, Stl10Part};
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -45,17 +45,12 @@ pub(super) fn load(config: &Stl10Config, split: Split) -> Result<ImageSet> {
         } else {
             labels.extend(std::iter::repeat_n(-1, images));
         }
-        if images != *published {
-            eprintln!(
-                "note: {}: {images} images; {stem} of the published set has {published}: a selection",
-                folder.display()
-            );
-        }
+        note_selection(&folder, stem, images, *published);
     }
     let classes = if labels.iter().any(|label| *label >= 0) { CLASSES } else { 0 };
     let mut set = ImageSet::memory(pixels, [3, EDGE, EDGE], labels, classes);
     if classes > 0 {
-        set.class_names = super::cifar::class_names(&folder.join("class_names.txt"), CLASSES)?;
+        set.class_names = class_names(&folder.join("class_names.txt"), CLASSES)?;
     }
     Ok(set)
 }
@@ -63,20 +58,10 @@ pub(super) fn load(config: &Stl10Config, split: Split) -> Result<ImageSet> {
 /// Appends the images of a file, each plane turned to rows.
 fn read_images(path: &Path, most: usize, pixels: &mut Vec<u8>) -> Result<()> {
     let mut file = File::open(path).map_err(Error::io(path, "cannot open"))?;
-    let length = file.metadata().map_err(Error::io(path, "cannot read"))?.len();
-    if length == 0 || length % IMAGE as u64 != 0 || length > (most * IMAGE) as u64 {
-        return Err(Error::data(
-            path,
-            Some(length - length % IMAGE as u64),
-            format!(
-                "is {length} bytes long; expected a whole number of images of {IMAGE} bytes, 1 to {most}: it is cut short or another \
-                 file; fetch it again"
-            ),
-        ));
-    }
-    pixels.reserve(length as usize);
+    let images = records_of(path, IMAGE, most, "images")?;
+    pixels.reserve(images * IMAGE);
     let mut image = vec![0; IMAGE];
-    for _ in 0..length / IMAGE as u64 {
+    for _ in 0..images {
         file.read_exact(&mut image).map_err(Error::io(path, "cannot read"))?;
         for plane in image.chunks_exact(AREA) {
             pixels.extend((0..AREA).map(|i| plane[i % EDGE * EDGE + i / EDGE]));

@@ -95,7 +95,7 @@ pub(super) fn relabel(tree: &mut Tree, folder: &Path, classes: &[String]) -> Res
 }
 
 /// The first few names of a list.
-pub(super) fn shown(names: &[&str]) -> String {
+fn shown(names: &[&str]) -> String {
     let more = if names.len() > 5 { ", ..." } else { "" };
     format!("{}{more}", names[..names.len().min(5)].join(", "))
 }
