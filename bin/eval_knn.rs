@@ -36,7 +36,7 @@ struct Args {
     split_seed: Option<u64>,
     /// The training samples that test samples ask: all, or the rest without those held out [default: all]
     #[arg(long, value_enum)]
-    bank: Option<BankArg>,
+    bank: Option<Bank>,
     /// Leave out, of training and test samples, what does not fill a batch of 256, as the authors' loader does
     #[arg(long)]
     drop_last: bool,
@@ -51,28 +51,18 @@ enum Protocol {
     Authors,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum BankArg {
-    All,
-    Rest,
-}
-
 impl Args {
     fn config(&self) -> weince::Result<KnnConfig> {
         let base = match self.protocol {
             Protocol::Full => KnnConfig::default(),
             Protocol::Authors => KnnConfig::authors(),
         };
-        let bank = |bank| match bank {
-            BankArg::All => Bank::All,
-            BankArg::Rest => Bank::Rest,
-        };
         let config = KnnConfig {
             k: self.k.clone().unwrap_or(base.k),
             temperature: self.temperature.unwrap_or(base.temperature),
             validation: self.val_fraction.unwrap_or(base.validation),
             split_seed: self.split_seed.unwrap_or(base.split_seed),
-            bank: self.bank.map_or(base.bank, bank),
+            bank: self.bank.unwrap_or(base.bank),
             drop_last: self.drop_last || base.drop_last,
         };
         config.validate()?;
@@ -110,7 +100,7 @@ fn main() -> ExitCode {
         protocol["similarity"] = json!("cosine");
         protocol["vote"] = json!("exp(similarity / temperature) for the neighbour's class");
         protocol["ties"] = json!("neighbours: lower index of the training file; classes: lower label");
-        protocol["split"] = json!("stratified by class, drawn from split_seed");
+        protocol["split"] = json!(format!("stratified by class, drawn from seed {}", config.split_seed));
         protocol["reported"] =
             json!("test with `bank` of the training samples, val of the held-out ones with the rest as the bank");
         protocol["clipped"] = json!("k and recall sizes are at most `bank`");

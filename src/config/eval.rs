@@ -133,7 +133,7 @@ pub struct KnnConfig {
 }
 
 /// The training samples that test samples ask.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Bank {
     /// All.

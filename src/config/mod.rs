@@ -77,6 +77,17 @@ fn at_least_one(key: &str, value: u64) -> Result<()> {
     Err(Error::Config(format!("{key}: expected a whole number of at least 1, found 0")))
 }
 
+/// Refuses a list of seeds that is empty or has one twice.
+pub(crate) fn distinct_seeds(key: &str, seeds: &[u64]) -> Result<()> {
+    if seeds.is_empty() {
+        return Err(Error::Config(format!("{key}: expected at least one seed")));
+    }
+    match seeds.iter().enumerate().find(|(i, seed)| seeds[..*i].contains(seed)) {
+        Some((_, twice)) => Err(Error::Config(format!("{key}: {twice} is there twice, which would count it twice"))),
+        None => Ok(()),
+    }
+}
+
 /// A tag such as `!weince`, which serde would drop.
 fn first_tag(tree: &Value) -> Option<String> {
     match tree {

@@ -2,7 +2,7 @@
 
 use super::eval::{KnnConfig, LbfgsConfig, LinearConfig};
 use super::kind::read_named;
-use super::{load, overrides};
+use super::{distinct_seeds, load, overrides};
 use crate::error::{Error, Result};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -110,7 +110,7 @@ impl SweepConfig {
     /// The first value that cannot be, with its key.
     pub fn validate(&self) -> Result<()> {
         let refuse = |message: String| Err(Error::Config(message));
-        distinct("seeds", &self.seeds)?;
+        distinct_seeds("seeds", &self.seeds)?;
         if self.arms.is_empty() {
             return refuse("arms: expected at least one".into());
         }
@@ -201,7 +201,7 @@ impl EvaluateConfig {
         }
         let at = |section: &str, e: Error| Error::Config(format!("evaluate.{section}: {e}"));
         if let Some(probe) = &self.linear {
-            distinct("evaluate.linear.seeds", &probe.seeds)?;
+            distinct_seeds("evaluate.linear.seeds", &probe.seeds)?;
             probe.probe.validate().map_err(|e| at("linear", e))?;
         }
         self.knn.as_ref().map_or(Ok(()), |knn| knn.validate().map_err(|e| at("knn", e)))
@@ -214,14 +214,4 @@ pub(crate) fn apply(tree: &mut Value, set: &Mapping) -> std::result::Result<(), 
         let path = key.as_str().ok_or_else(|| format!("expected key paths, found {key:?}"))?;
         overrides::set(tree, path, value.clone())
     })
-}
-
-fn distinct(key: &str, seeds: &[u64]) -> Result<()> {
-    if seeds.is_empty() {
-        return Err(Error::Config(format!("{key}: expected at least one seed")));
-    }
-    match seeds.iter().enumerate().find(|(i, seed)| seeds[..*i].contains(seed)) {
-        Some((_, twice)) => Err(Error::Config(format!("{key}: {twice} is there twice, which would count it twice"))),
-        None => Ok(()),
-    }
 }

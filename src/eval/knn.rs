@@ -67,7 +67,7 @@ pub struct Validation {
 ///
 /// The vote of a neighbour is exp(similarity / temperature) for its class; the class with the largest sum wins, the lowest
 /// label among equals. k larger than the bank is the whole bank. A test sample of a class that the bank lacks counts as wrong.
-/// The test figures have the whole bank, whatever is held out for validation.
+/// The test figures have the bank that the configuration names, those of validation always the rest.
 ///
 /// # Errors
 /// Values out of range, features that do not belong together, and no possible validation split.

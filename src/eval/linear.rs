@@ -7,8 +7,9 @@
 use super::features::{Classes, Features};
 use super::split::{Split, stratified};
 use super::{adam, logistic};
+use crate::config::distinct_seeds;
 use crate::config::eval::{AUTHORS_BATCH, LinearConfig};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stats::Spread;
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
@@ -82,33 +83,16 @@ pub fn evaluate(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<LinearResult> {
     config.validate()?;
-    if seeds.is_empty() {
-        return Err(Error::Config("`seeds` is empty; expected at least one seed".into()));
-    }
-    if let Some(twice) = seeds.iter().enumerate().find(|(i, seed)| seeds[..*i].contains(seed)) {
-        return Err(Error::Config(format!(
-            "`seeds` has {} twice, which would count it twice; expected different ones",
-            twice.1
-        )));
-    }
-    let kept;
-    let (train, test) = match config {
-        // Their split is of one order, whatever the probe's seed.
-        LinearConfig::Adam(c) if c.drop_last => {
-            kept = (train.drop_last(AUTHORS_BATCH, Some(0))?, test.drop_last(AUTHORS_BATCH, None)?);
-            (&kept.0, &kept.1)
-        }
-        _ => (train, test),
-    };
+    distinct_seeds("seeds", seeds)?;
+    let kept = (kept(config, train, true)?, kept(config, test, false)?);
+    let (train, test) = (kept.0.as_ref().unwrap_or(train), kept.1.as_ref().unwrap_or(test));
     let classes = Classes::of(train, test)?;
     classes.refuse_one()?;
     let _guard = tch::no_grad_guard();
     let mut outcomes = Vec::new();
     for (i, &seed) in seeds.iter().enumerate() {
-        let split = stratified(&classes.train, classes.count(), config.validation(), seed)?;
-        let task = Task { train, classes: &classes, split: &split, device };
         let mut step = |done, steps| progress(i as u64 * steps + done, seeds.len() as u64 * steps);
-        let (model, val_accuracy, fit) = task.fit(config, seed, &mut step)?;
+        let Fitted { model, val_accuracy, fit, split } = fit_one(config, seed, train, &classes, device, &mut step)?;
         let (test_correct, _) = model.score(test.features(), None, &classes.test)?;
         outcomes.push(Outcome {
             seed,
@@ -148,21 +132,47 @@ pub fn fit(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Classifier, Fit)> {
     config.validate()?;
-    let kept;
-    let train = match config {
-        LinearConfig::Adam(c) if c.drop_last => {
-            kept = train.drop_last(AUTHORS_BATCH, Some(0))?;
-            &kept
-        }
-        _ => train,
-    };
+    let kept = kept(config, train, true)?;
+    let train = kept.as_ref().unwrap_or(train);
     let classes = Classes::of(train, train)?;
     classes.refuse_one()?;
     let _guard = tch::no_grad_guard();
-    let split = stratified(&classes.train, classes.count(), config.validation(), seed)?;
-    let task = Task { train, classes: &classes, split: &split, device };
-    let (model, _, fit) = task.fit(config, seed, progress)?;
+    let Fitted { model, fit, .. } = fit_one(config, seed, train, &classes, device, progress)?;
     Ok((model, fit))
+}
+
+/// The features that a protocol keeps where it drops the last batch; none where it keeps all. Training samples are dropped from one
+/// drawn order, whatever the probe's seed, test samples from the end.
+fn kept(config: &LinearConfig, features: &Features, drawn: bool) -> Result<Option<Features>> {
+    match config {
+        LinearConfig::Adam(c) if c.drop_last => features.drop_last(AUTHORS_BATCH, drawn.then_some(0)).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// A probe of one seed.
+struct Fitted {
+    model: Classifier,
+    val_accuracy: Option<f64>,
+    fit: Fit,
+    split: Split,
+}
+
+fn fit_one(
+    config: &LinearConfig,
+    seed: u64,
+    train: &Features,
+    classes: &Classes,
+    device: Device,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Fitted> {
+    let split = stratified(&classes.train, classes.count(), config.validation(), seed)?;
+    let task = Task { train, classes, split: &split, device };
+    let (model, val_accuracy, fit) = match config {
+        LinearConfig::Lbfgs(config) => logistic::fit(config, &task, progress)?,
+        LinearConfig::Adam(config) => adam::train(config, seed, &task, progress)?,
+    };
+    Ok(Fitted { model, val_accuracy, fit, split })
 }
 
 /// One seed's data.
@@ -174,18 +184,6 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn fit(
-        &self,
-        config: &LinearConfig,
-        seed: u64,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(Classifier, Option<f64>, Fit)> {
-        match config {
-            LinearConfig::Lbfgs(config) => logistic::fit(config, self, progress),
-            LinearConfig::Adam(config) => adam::train(config, seed, self, progress),
-        }
-    }
-
     /// Accuracy and mean loss of a classifier on the validation part; none where nothing was held out.
     pub fn validate(&self, model: &Classifier) -> Result<Option<(f64, f64)>> {
         let held = &self.split.validation;
@@ -201,7 +199,7 @@ impl Task<'_> {
 /// A linear classifier of features that are centred and scaled first. Float64.
 ///
 /// # Shapes
-/// `mean`, `scale` [d]; `weight` [d + 1, classes], the last row the bias.
+/// `mean`, `scale` `[d]`; `weight` [d + 1, classes], the last row the bias.
 #[derive(Debug)]
 pub struct Classifier {
     pub(super) mean: Tensor,
