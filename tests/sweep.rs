@@ -231,8 +231,8 @@ fn the_sweeps_in_configs_are_what_they_say() {
         assert_eq!(code, Some(0), "{stderr}");
         assert!(stdout.ends_with(&format!("{runs} runs, {runs} left to do\n")), "{name}: {stdout}");
         if name == "paper-grid" {
-            let last = "weince-margin6-kappa_rho20-kappa_aic2-seed3  missing  loss.kind=\"weince\" loss.gate.margin=6 \
-                        loss.gate.kappa_rho=20 loss.gate.kappa_aic=2 seed=3";
+            let last = "weince-margin6-kappa_rho20-kappa_aic2-seed84  missing  loss.kind=\"weince\" loss.gate.margin=6 \
+                        loss.gate.kappa_rho=20 loss.gate.kappa_aic=2 seed=84";
             assert!(stdout.contains(last), "{stdout}");
         }
     }

@@ -1,30 +1,21 @@
 //! Nearest neighbours: the weighted vote of Wu et al. (2018) with cosine similarity, and recall among the nearest.
 //!
-//! The neighbours are exact and the same for every block size, thread count and device. Blocks of float32 products only
-//! propose: every rounding of a float32 dot product of unit vectors is at most (d + 4) 2^-24, so whatever lies within twice
-//! that of the k-th best is kept and scored again in float64, in one fixed order. Ties go to the lower bank index, so
-//! duplicates in the bank rank by their place in it. Features that have collapsed to a point make everything a candidate:
-//! slow, and still right.
+//! The neighbours are exact and the same for every batch size, thread count and device.
 
 use super::features::{Classes, Features};
+use super::search::{Neighbour, Rows, Search};
 use super::split::stratified;
-use crate::augment::dispatch;
 use crate::config::eval::{AUTHORS_BATCH, Bank, KnnConfig};
 use crate::error::{Error, Result};
-use crate::torch::{with_floats, workers};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tch::{Device, Tensor};
+use tch::Device;
 
 /// The sizes of neighbourhoods whose recall is reported.
 pub const RECALL_AT: [usize; 6] = [1, 2, 5, 10, 20, 50];
-/// Test rows of a block unless the caller says otherwise.
-pub const DEFAULT_BATCH: usize = 384;
-/// Bank rows of a block on a CPU: with 384 test rows, similarities that stay in a core's own cache.
-const BANK_BLOCK: usize = 512;
-/// The same on other devices, which want large products.
-const DEVICE_BANK_BLOCK: usize = 8192;
+/// Test rows that ask the bank at once unless the caller says otherwise.
+pub const DEFAULT_BATCH: usize = 1024;
 
 /// What the nearest neighbours tell. Fractions of all test samples, not percents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -141,9 +132,9 @@ pub fn neighbours(bank: &Features, queries: &Features, k: usize, device: Device)
     Classes::of(bank, queries)?;
     let _guard = tch::no_grad_guard();
     let (bank, rows) = (Rows::of(bank)?, Rows::of(queries)?);
-    let search = Search::new(&bank, device);
+    let search = Search::new(&bank, device)?;
     let mut found = Vec::with_capacity(queries.samples());
-    search.all(&rows, DEFAULT_BATCH, k.clamp(1, bank.norms.len()), &mut |block| found.extend(block))?;
+    search.all(&rows, DEFAULT_BATCH, k.clamp(1, bank.count()), &mut |block| found.extend(block))?;
     Ok(found)
 }
 
@@ -186,7 +177,7 @@ impl Asker<'_> {
     ) -> Result<Counts> {
         let (config, batch) = (self.config, self.batch);
         let most = config.k.iter().chain(&RECALL_AT).copied().max().unwrap_or(1).min(labels.len());
-        let search = Search::new(bank, self.device);
+        let search = Search::new(bank, self.device)?;
         let mut counts = Counts { right: vec![0; config.k.len()], found: [0; RECALL_AT.len()] };
         let mut done = 0;
         search.all(rows, batch, most, &mut |block| {
@@ -206,9 +197,6 @@ impl Asker<'_> {
         Ok(counts)
     }
 }
-
-/// Similarity and bank index.
-type Neighbour = (f64, u32);
 
 /// For each k whether the vote is right, and for each R whether the class is among the nearest R; `labels` are the bank's.
 fn judge(
@@ -235,216 +223,12 @@ fn judge(
     )
 }
 
-/// Rows as they were given, with their norms in float64, where no square of a float32 number overflows or vanishes.
-struct Rows {
-    values: Vec<f32>,
-    norms: Vec<f64>,
-    d: usize,
-}
-
-impl Rows {
-    fn of(features: &Features) -> Result<Rows> {
-        let (values, d) = (Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?, features.dim());
-        let norm = |row: &[f32]| row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
-        let norms = values.par_chunks(d).map(norm).collect();
-        Ok(Rows { values, norms, d })
-    }
-
-    /// Some of the rows, in the order given.
-    fn select(&self, indices: &[i64]) -> Rows {
-        let row = |&i: &i64| &self.values[i as usize * self.d..][..self.d];
-        let values = indices.iter().flat_map(row).copied().collect();
-        Rows { values, norms: indices.iter().map(|&i| self.norms[i as usize]).collect(), d: self.d }
-    }
-
-    fn zeros(&self) -> usize {
-        self.norms.iter().filter(|norm| **norm == 0.0).count()
-    }
-
-    /// Some rows divided by their norms, in float32; those of norm 0 stay 0.
-    ///
-    /// # Shapes
-    /// [rows, d]
-    fn units(&self, begin: usize, end: usize, device: Device) -> Result<Tensor> {
-        let mut units = self.values[begin * self.d..end * self.d].to_vec();
-        units.par_chunks_mut(self.d).zip(&self.norms[begin..end]).for_each(|(row, &norm)| {
-            if norm > 0.0 {
-                row.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
-            }
-        });
-        Ok(Tensor::f_from_slice(&units)?.f_view([-1, self.d as i64])?.f_to_device(device)?)
-    }
-
-    /// The cosine of a row and one of other rows: in float64, where products of float32 numbers are exact, and in an order
-    /// that only the length decides. 0 where a norm is 0.
-    fn similarity(&self, row: usize, others: &Rows, other: usize) -> f64 {
-        let (x, y) = (&self.values[row * self.d..][..self.d], &others.values[other * self.d..][..self.d]);
-        let norms = self.norms[row] * others.norms[other];
-        if norms == 0.0 {
-            return 0.0;
-        }
-        let (left, left_rest) = x.as_chunks::<8>();
-        let (right, right_rest) = y.as_chunks::<8>();
-        let sums = dispatch(
-            #[inline(always)]
-            || {
-                let mut sums = [0f64; 8];
-                for (x, y) in left.iter().zip(right) {
-                    for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
-                        *sum += f64::from(x) * f64::from(y);
-                    }
-                }
-                sums
-            },
-        );
-        let rest = left_rest.iter().zip(right_rest);
-        (sums.iter().sum::<f64>() + rest.map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()) / norms
-    }
-}
-
-/// Exact search in a bank.
-struct Search<'a> {
-    bank: &'a Rows,
-    device: Device,
-    /// Bank rows of a block.
-    block: usize,
-    /// Twice the largest error of a float32 product of unit rows.
-    margin: f32,
-}
-
-/// The unit rows of a bank, transposed, a block each.
-type Blocks = Vec<Tensor>;
-
-impl<'a> Search<'a> {
-    fn new(bank: &'a Rows, device: Device) -> Search<'a> {
-        let block = if device == Device::Cpu { BANK_BLOCK } else { DEVICE_BANK_BLOCK };
-        // Products of length d in any order: d roundings; each of the two unit rows adds one, and one to its norm.
-        let roundings = (bank.d as f64 + 4.0) * f64::from(f32::EPSILON) / 2.0;
-        let error = roundings / (1.0 - roundings).max(0.5);
-        Search { bank, device, block, margin: (2.0 * error) as f32 }
-    }
-
-    fn blocks(&self) -> Result<Blocks> {
-        let count = self.bank.norms.len();
-        let block = |begin| self.bank.units(begin, (begin + self.block).min(count), self.device);
-        (0..count).step_by(self.block).map(|begin| Ok(block(begin)?.f_tr()?)).collect()
-    }
-
-    /// The nearest `k` bank rows of all rows, `batch` rows at a time and in their order, for `take`. On a CPU each worker asks with
-    /// batches of its own.
-    fn all(&self, rows: &Rows, batch: usize, k: usize, take: &mut dyn FnMut(Vec<Vec<Neighbour>>)) -> Result<()> {
-        let count = rows.norms.len();
-        let begins: Vec<usize> = (0..count).step_by(batch).collect();
-        let blocks = self.blocks()?;
-        let nearest = |blocks: &Blocks, begin: usize| self.nearest(blocks, rows, begin, (begin + batch).min(count), k);
-        if self.device != Device::Cpu {
-            return begins.iter().try_for_each(|begin| nearest(&blocks, *begin).map(&mut *take));
-        }
-        let pool = workers()?;
-        let handle = |_| blocks.iter().map(Tensor::shallow_clone).collect();
-        let mut lanes: Vec<Blocks> = (0..pool.current_num_threads()).map(handle).collect();
-        // Some batches for each worker at a time, so that progress is told.
-        for group in begins.chunks(4 * lanes.len()) {
-            let share = group.len().div_ceil(lanes.len());
-            let asked = |(blocks, begins): (&mut Blocks, &[usize])| {
-                begins.iter().map(|begin| nearest(blocks, *begin)).collect::<Result<Vec<_>>>()
-            };
-            let found: Vec<_> =
-                pool.install(|| lanes.par_iter_mut().zip(group.par_chunks(share)).map(asked).collect::<Result<_>>())?;
-            found.into_iter().flatten().for_each(&mut *take);
-        }
-        Ok(())
-    }
-
-    /// The nearest `k` bank rows of each of some rows, by similarity downwards, then by index.
-    fn nearest(&self, blocks: &Blocks, rows: &Rows, begin: usize, end: usize, k: usize) -> Result<Vec<Vec<Neighbour>>> {
-        let _guard = tch::no_grad_guard();
-        let queries = rows.units(begin, end, self.device)?;
-        let mut candidates: Vec<Candidates> = (begin..end).map(|_| Candidates::new(k, self.margin)).collect();
-        for (b, block) in blocks.iter().enumerate() {
-            let width = block.size()[1] as usize;
-            let first = (b * self.block) as u32;
-            with_floats(&queries.f_matmul(block)?, |products| {
-                let similarities = products.par_chunks(width);
-                candidates.par_iter_mut().zip(similarities).with_min_len(64).for_each(|(c, s)| c.add(s, first));
-                Ok(())
-            })?;
-        }
-        Ok(candidates
-            .into_par_iter()
-            .enumerate()
-            .with_min_len(64)
-            .map(|(row, mut candidates)| {
-                candidates.prune();
-                let score = |&(_, i): &(f32, u32)| (rows.similarity(begin + row, self.bank, i as usize), i);
-                let mut scored: Vec<Neighbour> = candidates.kept.iter().map(score).collect();
-                scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-                scored.truncate(k);
-                scored
-            })
-            .collect())
-    }
-}
-
-/// The bank rows that may be among the nearest k of one test row.
-struct Candidates {
-    kept: Vec<(f32, u32)>,
-    k: usize,
-    margin: f32,
-    /// Below it a similarity cannot be among the nearest k.
-    floor: f32,
-    /// Pruned when as many are kept.
-    full: usize,
-}
-
-impl Candidates {
-    fn new(k: usize, margin: f32) -> Candidates {
-        Candidates { kept: Vec::new(), k, margin, floor: f32::NEG_INFINITY, full: 2 * k + 64 }
-    }
-
-    /// Takes the similarities of the bank rows from `first` on.
-    fn add(&mut self, similarities: &[f32], first: u32) {
-        // Most have nothing above the floor, which is asked of many at once.
-        let (blocks, rest) = similarities.as_chunks::<64>();
-        for (b, block) in blocks.iter().enumerate() {
-            let floor = self.floor;
-            let above: u32 = dispatch(
-                #[inline(always)]
-                || block.iter().map(|x| u32::from(*x >= floor)).sum(),
-            );
-            if above > 0 {
-                self.add_each(block, first + 64 * b as u32);
-            }
-        }
-        self.add_each(rest, first + 64 * blocks.len() as u32);
-    }
-
-    fn add_each(&mut self, similarities: &[f32], first: u32) {
-        for (i, &similarity) in similarities.iter().enumerate() {
-            if similarity >= self.floor {
-                self.kept.push((similarity, first + i as u32));
-                if self.kept.len() >= self.full {
-                    self.prune();
-                    self.full = 2 * self.kept.len().max(self.k) + 64;
-                }
-            }
-        }
-    }
-
-    fn prune(&mut self) {
-        if self.kept.len() > self.k {
-            self.kept.select_nth_unstable_by(self.k - 1, |a, b| b.0.total_cmp(&a.0));
-            self.floor = self.kept[self.k - 1].0 - self.margin;
-            self.kept.retain(|(similarity, _)| *similarity >= self.floor);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
+    use tch::Tensor;
 
     fn features(rows: &[f32], d: usize, labels: &[i64]) -> Features {
         let rows = Tensor::from_slice(rows).view([-1, d as i64]);
@@ -460,25 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_equal_brute_force_with_duplicates_for_every_block_size() {
-        // Three copies of every bank row, so that each rank is a tie across blocks.
+    fn the_result_is_the_same_for_every_batch() {
+        // Three copies of every bank row, so that each rank is a tie.
         let (once, _) = random(400, 13, 5, 1);
-        let bank: Vec<f32> = once.iter().chain(&once).chain(&once).copied().collect();
         let labels: Vec<i64> = (0..1200).map(|i| i % 7).collect();
         let (rows, test_labels) = random(61, 13, 5, 2);
-        let train = features(&bank, 13, &labels);
-        let test = features(&rows, 13, &test_labels);
-        let (bank, rows) = (Rows::of(&train).unwrap(), Rows::of(&test).unwrap());
-        let search = Search::new(&bank, Device::Cpu);
-        let blocks = search.blocks().unwrap();
-        for k in [1, 2, 50, 1200] {
-            let got = search.nearest(&blocks, &rows, 0, 61, k).unwrap();
-            for (row, got) in got.iter().enumerate() {
-                let mut all: Vec<Neighbour> = (0..1200).map(|i| (rows.similarity(row, &bank, i as usize), i)).collect();
-                all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-                assert_eq!(got[..], all[..k]);
-            }
-        }
+        let (train, test) = (features(&once.repeat(3), 13, &labels), features(&rows, 13, &test_labels));
         let config = KnnConfig { k: vec![1, 10, 5000], temperature: 0.07, validation: 0.2, ..KnnConfig::default() };
         let run = |batch| evaluate(&config, &train, &test, batch, Device::Cpu, &mut |_, _| ()).unwrap();
         let whole = run(61);
@@ -543,28 +314,6 @@ mod tests {
         assert_eq!((held.accuracy, &held.accuracy_at_k), (apart.test_accuracy, &apart.accuracy_at_k));
         assert_eq!((&held.recall_at, held.samples), (&apart.recall_at, split.validation.len()));
         assert_eq!(KnnResult { validation: None, ..got }, run(&train, &test, 0.0), "the test figures stay");
-    }
-
-    #[test]
-    fn neighbours_are_right_where_all_similarities_are_nearly_one() {
-        // Rows far from the origin: cosines differ by about 1e-9, far below float32's rounding. The nearest by cosine are those
-        // with the smallest part across the common direction, which is known here without any large number.
-        let (bank, labels) = random(300, 4, 2, 7);
-        let (rows, test_labels) = random(20, 4, 2, 8);
-        let far = |rows: &[f32]| rows.chunks(4).flat_map(|r| [4096.0, r[0], r[1], r[2]]).collect::<Vec<f32>>();
-        let (bank, rows) = (far(&bank), far(&rows));
-        let (train, test) = (features(&bank, 4, &labels), features(&rows, 4, &test_labels));
-        let (bank_rows, test_rows) = (Rows::of(&train).unwrap(), Rows::of(&test).unwrap());
-        let search = Search::new(&bank_rows, Device::Cpu);
-        let got = search.nearest(&search.blocks().unwrap(), &test_rows, 0, 20, 5).unwrap();
-        for (row, got) in rows.chunks(4).zip(&got) {
-            // sin^2 of the angle is |cross part|^2 up to a relative 1e-7.
-            let across =
-                |other: &[f32]| -> f64 { (1..4).map(|c| (f64::from(row[c]) - f64::from(other[c])).powi(2)).sum() };
-            let mut all: Vec<(f64, u32)> = bank.chunks(4).zip(0..).map(|(other, i)| (across(other), i)).collect();
-            all.sort_by(|a, b| a.0.total_cmp(&b.0));
-            assert!(got.iter().zip(&all).all(|(g, a)| g.1 == a.1), "{got:?} {:?}", &all[..5]);
-        }
     }
 
     #[test]

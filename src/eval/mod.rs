@@ -10,9 +10,11 @@ pub mod knn;
 mod lbfgs;
 pub mod linear;
 pub mod logistic;
+mod panels;
 mod precondition;
 pub mod record;
 pub mod run;
+mod search;
 pub mod source;
 pub mod split;
 

@@ -8,7 +8,7 @@
 //! | palette | its colours, whatever is transparent | `P` |
 //! | with alpha | the colours as they are stored, without a background | `RGBA`, `LA` |
 //! | CMYK | `(255 - c) (255 - k) / 255` | `CMYK` |
-//! | animation | the first frame; black where a GIF's does not cover its screen | the first frame, on the background colour |
+//! | animation | the first frame; where a GIF's does not cover its screen, its transparent colour, or else its first | the first frame |
 //! | TIFF with an orientation | upright in any case; other formats where `data.exif_orientation` says so | as it loads TIFF |
 //!
 //! Pixels are those of Pillow for every format but JPEG, where decoders are free in how they transform, and above all in how
@@ -55,6 +55,7 @@ pub(super) fn decode(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &m
     })?;
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => jpeg(bytes, how, scratch, out),
+        ImageFormat::Gif => gif(bytes, how, scratch, out),
         _ => other(bytes, format, how, scratch, out),
     }));
     let orientation = decoded.unwrap_or_else(|_| Err("the decoder gave up".into())).map_err(|reason| {
@@ -106,7 +107,32 @@ fn jpeg(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) ->
     Ok(orientation.filter(|_| how.exif_orientation).unwrap_or(Orientation::NoTransforms))
 }
 
-/// All formats but JPEG.
+/// The first frame of a GIF. A frame that reaches beyond the screen enlarges it; colours that the table lacks are black, or go on
+/// with a table of greys.
+fn gif(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> Result<Orientation, String> {
+    let mut options = gif::DecodeOptions::new();
+    options.set_color_output(gif::ColorOutput::Indexed);
+    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|e| e.to_string())?;
+    let screen = (usize::from(decoder.width()), usize::from(decoder.height()));
+    let frame = decoder.next_frame_info().map_err(|e| e.to_string())?.ok_or("it has no frame")?;
+    let [left, top, columns, rows] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
+    let (background, local) = (frame.transparent.unwrap_or(0), frame.palette.clone());
+    let (width, height) = (screen.0.max(left + columns), screen.1.max(top + rows));
+    check_size(width, height, how)?;
+    scratch.resize(columns * rows, 0);
+    decoder.read_into_buffer(scratch).map_err(|e| e.to_string())?;
+    let table = local.as_deref().or(decoder.global_palette()).unwrap_or_default();
+    let (table, _) = table.as_chunks::<3>();
+    let ramp = table.iter().zip(0..).all(|(colour, index)| *colour == [index; 3]);
+    let colour = |index: u8| table.get(usize::from(index)).copied().unwrap_or([if ramp { index } else { 0 }; 3]);
+    let covered = |x: usize, y: usize| (left..left + columns).contains(&x) && (top..top + rows).contains(&y);
+    let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+    let indices = places.map(|(x, y)| if covered(x, y) { scratch[(y - top) * columns + x - left] } else { background });
+    spread(out, width, height, indices.map(colour));
+    Ok(Orientation::NoTransforms)
+}
+
+/// All formats but JPEG and GIF.
 fn other(
     bytes: &[u8],
     format: ImageFormat,

@@ -1,0 +1,482 @@
+//! Exact search for the nearest rows of a bank by cosine similarity.
+//!
+//! The neighbours are the same for every batch size, thread count, processor and device. Products in float32 only propose:
+//! every rounding of a float32 dot product of unit vectors is at most (d + 4) 2^-24, so whatever lies within twice that of the
+//! k-th best is kept and scored again in float64, in one fixed order. Ties go to the lower bank index, so duplicates in the
+//! bank rank by their place in it. Features that have collapsed to a point make everything a candidate: slow, and still right.
+
+use super::features::Features;
+use super::panels::{Panels, Reader};
+use crate::augment::dispatch;
+use crate::error::Result;
+use crate::torch::{with_floats, workers};
+use rayon::prelude::*;
+use tch::{Device, Tensor};
+
+/// Bank rows that all rows of a batch ask before the next: they stay in the cache that the cores share.
+const STRIPE: usize = 1024;
+/// Bank rows that all candidates among them are scored with before the next: they stay in a core's own cache.
+const SCORED: usize = 128;
+/// Bank rows of the sample that tells where the nearest may begin; a bank of fewer than eight times as many is asked without it.
+const SAMPLE: usize = 1024;
+/// Rows of a batch that ask a stripe before the next: they stay in a core's own cache.
+const PART: usize = 96;
+/// Bank rows of a block on other devices, which want large products.
+const DEVICE_BLOCK: usize = 8192;
+/// Similarities that are compared with the floor at once.
+const CHUNK: usize = 32;
+
+/// Similarity and bank index.
+pub(super) type Neighbour = (f64, u32);
+
+/// Rows as they were given, with their norms in float64, where no square of a float32 number overflows or vanishes.
+pub(super) struct Rows {
+    values: Vec<f32>,
+    norms: Vec<f64>,
+    d: usize,
+}
+
+impl Rows {
+    pub fn of(features: &Features) -> Result<Rows> {
+        let (values, d) = (Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?, features.dim());
+        let norm = |row: &[f32]| row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
+        let norms = values.par_chunks(d).map(norm).collect();
+        Ok(Rows { values, norms, d })
+    }
+
+    /// Some of the rows, in the order given.
+    pub fn select(&self, indices: &[i64]) -> Rows {
+        let row = |&i: &i64| &self.values[i as usize * self.d..][..self.d];
+        let values = indices.iter().flat_map(row).copied().collect();
+        Rows { values, norms: indices.iter().map(|&i| self.norms[i as usize]).collect(), d: self.d }
+    }
+
+    pub fn count(&self) -> usize {
+        self.norms.len()
+    }
+
+    /// How many have norm 0.
+    pub fn zeros(&self) -> usize {
+        self.norms.iter().filter(|norm| **norm == 0.0).count()
+    }
+
+    /// The rows `begin..end` divided by their norms, in float32; those of norm 0 stay 0.
+    fn units(&self, begin: usize, end: usize) -> Vec<f32> {
+        let mut units = self.values[begin * self.d..end * self.d].to_vec();
+        units.par_chunks_mut(self.d).zip(&self.norms[begin..end]).for_each(|(row, &norm)| {
+            if norm > 0.0 {
+                row.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
+            }
+        });
+        units
+    }
+
+    /// The same as a tensor.
+    ///
+    /// # Shapes
+    /// [rows, d]
+    fn unit_tensor(&self, begin: usize, end: usize, device: Device) -> Result<Tensor> {
+        Ok(Tensor::f_from_slice(&self.units(begin, end))?.f_view([-1, self.d as i64])?.f_to_device(device)?)
+    }
+
+    /// Unit rows, transposed, so many to a block.
+    fn blocks(&self, rows: usize, device: Device) -> Result<Vec<Tensor>> {
+        let count = self.count();
+        let block = |begin| Ok(self.unit_tensor(begin, count.min(begin + rows), device)?.f_tr()?);
+        (0..count).step_by(rows).map(block).collect()
+    }
+
+    /// The cosine of a row and one of other rows: in float64, where products of float32 numbers are exact, and in an order
+    /// that only the length decides. 0 where a norm is 0.
+    fn similarity(&self, row: usize, others: &Rows, other: usize) -> f64 {
+        let (x, y) = (&self.values[row * self.d..][..self.d], &others.values[other * self.d..][..self.d]);
+        let norms = self.norms[row] * others.norms[other];
+        if norms == 0.0 {
+            return 0.0;
+        }
+        let (left, left_rest) = x.as_chunks::<8>();
+        let (right, right_rest) = y.as_chunks::<8>();
+        let sums = dispatch(
+            #[inline(always)]
+            || {
+                let mut sums = [0f64; 8];
+                for (x, y) in left.iter().zip(right) {
+                    for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+                        *sum += f64::from(x) * f64::from(y);
+                    }
+                }
+                sums
+            },
+        );
+        let rest = left_rest.iter().zip(right_rest);
+        (sums.iter().sum::<f64>() + rest.map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()) / norms
+    }
+}
+
+/// Unit rows of a bank as the products want them.
+enum Units {
+    /// For a CPU; the second are a sample of the first, where there is one.
+    Panels(Panels, Option<Panels>),
+    /// For LibTorch: transposed, [d, rows], a block each.
+    Blocks(Vec<Tensor>, Device),
+}
+
+/// Exact search in a bank.
+pub(super) struct Search<'a> {
+    ranking: Ranking<'a>,
+    units: Units,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(bank: &'a Rows, device: Device) -> Result<Search<'a>> {
+        let units = if device == Device::Cpu {
+            let units = bank.units(0, bank.count());
+            let stride = bank.count() / SAMPLE;
+            let sample = (stride >= 8).then(|| {
+                // One of every `stride` rows, somewhere among them: banks may be sorted, or their classes take turns.
+                let place = |i: u32| i as usize * stride + i.wrapping_mul(0x9E37_79B1) as usize % stride;
+                let rows = (0..SAMPLE as u32).flat_map(|i| &units[place(i) * bank.d..][..bank.d]).copied();
+                Panels::right(&rows.collect::<Vec<f32>>(), bank.d)
+            });
+            Units::Panels(Panels::right(&units, bank.d), sample)
+        } else {
+            Units::Blocks(bank.blocks(DEVICE_BLOCK, device)?, device)
+        };
+        Ok(Search::with(bank, units))
+    }
+
+    fn with(bank: &'a Rows, units: Units) -> Search<'a> {
+        // Products of length d in any order: d roundings; each of the two unit rows adds one, and one to its norm.
+        let roundings = (bank.d as f64 + 4.0) * f64::from(f32::EPSILON) / 2.0;
+        let error = roundings / (1.0 - roundings).max(0.5);
+        Search { ranking: Ranking { bank, margin: (2.0 * error) as f32 }, units }
+    }
+
+    /// The nearest `k` bank rows of all rows, nearest first, at most `batch` rows at a time and in their order, for `take`. On
+    /// a CPU each worker has a batch of its own.
+    pub fn all(&self, rows: &Rows, batch: usize, k: usize, take: &mut dyn FnMut(Vec<Vec<Neighbour>>)) -> Result<()> {
+        let (count, ranking) = (rows.count(), self.ranking);
+        match &self.units {
+            Units::Panels(panels, sample) => {
+                let pool = workers()?;
+                // As many batches for each worker, of nearly as many rows.
+                let lanes = pool.current_num_threads();
+                let batch = count.div_ceil(count.div_ceil(batch).next_multiple_of(lanes)).max(1);
+                for begin in (0..count).step_by(batch * lanes) {
+                    let begins: Vec<usize> = (begin..count.min(begin + batch * lanes)).step_by(batch).collect();
+                    let nearest =
+                        |begin| ranking.from_panels(panels, sample.as_ref(), rows, begin, count.min(begin + batch), k);
+                    let found: Vec<_> = pool.install(|| begins.into_par_iter().map(nearest).collect());
+                    found.into_iter().for_each(&mut *take);
+                }
+                Ok(())
+            }
+            Units::Blocks(blocks, device) => (0..count).step_by(batch).try_for_each(|begin| {
+                take(ranking.from_blocks(blocks, *device, rows, begin, count.min(begin + batch), k)?);
+                Ok(())
+            }),
+        }
+    }
+}
+
+/// What is done with products.
+#[derive(Clone, Copy)]
+struct Ranking<'a> {
+    bank: &'a Rows,
+    /// Twice the largest error of a float32 product of unit rows.
+    margin: f32,
+}
+
+impl Ranking<'_> {
+    fn candidates(&self, count: usize, k: usize) -> Vec<Candidates> {
+        (0..count).map(|_| Candidates::new(k, self.margin)).collect()
+    }
+
+    fn from_panels(
+        &self,
+        panels: &Panels,
+        sample: Option<&Panels>,
+        rows: &Rows,
+        begin: usize,
+        end: usize,
+        k: usize,
+    ) -> Vec<Vec<Neighbour>> {
+        let units = rows.units(begin, end);
+        let mut candidates = self.candidates(end - begin, k);
+        let parts = parts(&units, rows.d);
+        // Of so many of the nearest k one is in the sample; a few more are near enough in all but one of a million cases.
+        let expected = (k * SAMPLE) as f64 / self.bank.count() as f64;
+        let rank = (expected + 3.5 * expected.sqrt() + 4.0) as usize;
+        if let Some(sample) = sample.filter(|_| rank < SAMPLE / 4) {
+            for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
+                let mut table = Table(vec![0.0; candidates.len() * SAMPLE]);
+                part.products(sample, 0, SAMPLE, &mut table);
+                for (candidates, found) in candidates.iter_mut().zip(table.0.chunks_exact_mut(SAMPLE)) {
+                    candidates.expect(*found.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1);
+                }
+            }
+        }
+        self.ask(panels, &parts, &mut candidates);
+        candidates.iter_mut().for_each(Candidates::finish);
+        // Those of which the sample promised too much ask again without it.
+        let failed: Vec<usize> = (0..candidates.len()).filter(|row| !candidates[*row].complete()).collect();
+        if !failed.is_empty() {
+            let units: Vec<f32> = failed.iter().flat_map(|row| &units[row * rows.d..][..rows.d]).copied().collect();
+            let mut again = self.candidates(failed.len(), k);
+            self.ask(panels, &self::parts(&units, rows.d), &mut again);
+            again.iter_mut().for_each(Candidates::finish);
+            failed.into_iter().zip(again).for_each(|(row, found)| candidates[row] = found);
+        }
+        self.score(rows, begin, candidates)
+    }
+
+    /// Gives the products of all parts with the whole bank to their candidates.
+    fn ask(&self, panels: &Panels, parts: &[Panels], candidates: &mut [Candidates]) {
+        let (step, count) = (panels.whole(STRIPE), self.bank.count());
+        for first in (0..count).step_by(step) {
+            for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
+                part.products(panels, first, count.min(first + step), &mut Several(candidates));
+            }
+        }
+    }
+
+    fn from_blocks(
+        &self,
+        blocks: &[Tensor],
+        device: Device,
+        rows: &Rows,
+        begin: usize,
+        end: usize,
+        k: usize,
+    ) -> Result<Vec<Vec<Neighbour>>> {
+        let _guard = tch::no_grad_guard();
+        let queries = rows.unit_tensor(begin, end, device)?;
+        let mut candidates = self.candidates(end - begin, k);
+        let mut first = 0;
+        for block in blocks {
+            let width = block.size2()?.1 as usize;
+            with_floats(&queries.f_matmul(block)?.f_to_device(Device::Cpu)?, |products| {
+                let rows = candidates.par_iter_mut().zip(products.par_chunks(width)).with_min_len(64);
+                rows.for_each(|(candidates, products)| candidates.add_above(products, first as u32));
+                Ok(())
+            })?;
+            first += width;
+        }
+        candidates.par_iter_mut().with_min_len(64).for_each(Candidates::finish);
+        Ok(self.score(rows, begin, candidates))
+    }
+
+    /// Of the candidates of the rows from `begin` on the nearest, by similarity downwards, then by index.
+    fn score(&self, rows: &Rows, begin: usize, candidates: Vec<Candidates>) -> Vec<Vec<Neighbour>> {
+        let mut scored: Vec<Vec<Neighbour>> = candidates.iter().map(|c| Vec::with_capacity(c.kept.len())).collect();
+        for stripe in (0..self.bank.count()).step_by(SCORED) {
+            let rows_left = candidates.par_iter().zip(&mut scored).enumerate().with_min_len(64);
+            rows_left.for_each(|(row, (candidates, scored))| {
+                let left = candidates.kept[scored.len()..].iter().map(|(_, i)| *i);
+                let score = |i: u32| (rows.similarity(begin + row, self.bank, i as usize), i);
+                scored.extend(left.take_while(|i| (*i as usize) < stripe + SCORED).map(score));
+            });
+        }
+        scored.par_iter_mut().zip(&candidates).with_min_len(64).for_each(|(scored, candidates)| {
+            scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            scored.truncate(candidates.k);
+        });
+        scored
+    }
+}
+
+/// The bank rows that may be among the nearest k of one row.
+struct Candidates {
+    kept: Vec<(f32, u32)>,
+    k: usize,
+    margin: f32,
+    /// Below it a similarity cannot be among the nearest k, if `expected` is right.
+    floor: f32,
+    /// What at least k similarities are expected to reach.
+    expected: f32,
+    /// Pruned when as many are kept.
+    full: usize,
+}
+
+impl Candidates {
+    fn new(k: usize, margin: f32) -> Candidates {
+        let full = 2 * k + 64;
+        Candidates { kept: Vec::new(), k, margin, floor: f32::NEG_INFINITY, expected: f32::NEG_INFINITY, full }
+    }
+
+    /// Takes it for granted that k similarities are at least `similarity`, until [`Candidates::complete`] tells.
+    fn expect(&mut self, similarity: f32) {
+        self.expected = similarity;
+        self.floor = similarity - self.margin;
+    }
+
+    /// Whether all that may be among the nearest k are here, once finished.
+    fn complete(&self) -> bool {
+        self.kept.iter().filter(|(similarity, _)| *similarity >= self.expected).count() >= self.k
+    }
+
+    /// Takes the similarities of the bank rows from `first` on.
+    #[inline(always)]
+    fn add(&mut self, similarities: &[f32], first: u32) {
+        let above = similarities.iter().zip(first..).filter(|(similarity, _)| **similarity >= self.floor);
+        self.kept.extend(above.map(|(similarity, i)| (*similarity, i)));
+        if self.kept.len() >= self.full {
+            self.prune();
+            self.full = 2 * self.kept.len().max(self.k) + 64;
+        }
+    }
+
+    /// The same of many similarities, of which most are below the floor.
+    fn add_above(&mut self, similarities: &[f32], first: u32) {
+        for (chunk, first) in similarities.chunks(CHUNK).zip((first..).step_by(CHUNK)) {
+            let floor = self.floor;
+            let any = dispatch(
+                #[inline(always)]
+                || chunk.iter().fold(false, |any, x| any | (*x >= floor)),
+            );
+            if any {
+                self.add(chunk, first);
+            }
+        }
+    }
+
+    /// Leaves those that may be among the nearest, by their index.
+    fn finish(&mut self) {
+        self.prune();
+        self.kept.sort_unstable_by_key(|(_, i)| *i);
+    }
+
+    fn prune(&mut self) {
+        if self.kept.len() > self.k {
+            self.kept.select_nth_unstable_by(self.k - 1, |a, b| b.0.total_cmp(&a.0));
+            self.floor = self.floor.max(self.kept[self.k - 1].0 - self.margin);
+            self.kept.retain(|(similarity, _)| *similarity >= self.floor);
+        }
+    }
+}
+
+/// Unit rows as panels of at most [`PART`] rows.
+fn parts(units: &[f32], d: usize) -> Vec<Panels> {
+    units.chunks(PART * d).map(|part| Panels::left(part, d)).collect()
+}
+
+/// All products of some rows with those of the sample.
+struct Table(Vec<f32>);
+
+impl Reader for Table {
+    #[inline(always)]
+    fn floor(&self, _: usize) -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    #[inline(always)]
+    fn read(&mut self, row: usize, products: &[f32], first: usize) {
+        self.0[row * SAMPLE + first..][..products.len()].copy_from_slice(products);
+    }
+}
+
+/// The candidates of some rows.
+struct Several<'a>(&'a mut [Candidates]);
+
+impl Reader for Several<'_> {
+    #[inline(always)]
+    fn floor(&self, row: usize) -> f32 {
+        self.0[row].floor
+    }
+
+    #[inline(always)]
+    fn read(&mut self, row: usize, products: &[f32], first: usize) {
+        self.0[row].add(products, first as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+    use tch::Kind;
+
+    fn rows(values: &[f32], d: usize) -> Rows {
+        let labels = Tensor::zeros([(values.len() / d) as i64], (Kind::Int64, Device::Cpu));
+        Rows::of(&Features::new(&Tensor::from_slice(values).view([-1, d as i64]), &labels).unwrap()).unwrap()
+    }
+
+    fn random(count: usize, seed: u64) -> Vec<f32> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        (0..count).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn nearest(search: &Search, rows: &Rows, batch: usize, k: usize) -> Vec<Vec<Neighbour>> {
+        let mut found = Vec::new();
+        search.all(rows, batch, k, &mut |block| found.extend(block)).unwrap();
+        found
+    }
+
+    #[test]
+    fn neighbours_equal_brute_force_with_duplicates_for_every_batch_and_both_kinds_of_products() {
+        // Three copies of every bank row, so that each rank is a tie across blocks; and rows of norm 0.
+        let once = [random(400 * 13, 1), vec![0.0; 26]].concat();
+        let bank = rows(&once.repeat(3), 13);
+        let asking = rows(&random(211 * 13, 2), 13);
+        let panels = Search::new(&bank, Device::Cpu).unwrap();
+        let blocks = Search::with(&bank, Units::Blocks(bank.blocks(500, Device::Cpu).unwrap(), Device::Cpu));
+        for k in [1, 2, 50, 1206] {
+            let got = nearest(&panels, &asking, 64, k);
+            for (row, got) in got.iter().enumerate() {
+                let score = |i| (asking.similarity(row, &bank, i as usize), i);
+                let mut all: Vec<Neighbour> = (0..1206).map(score).collect();
+                all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+                assert_eq!(got[..], all[..k]);
+            }
+            for batch in [1, 2, 7, 211, 1000] {
+                assert_eq!(nearest(&panels, &asking, batch, k), got);
+                assert_eq!(nearest(&blocks, &asking, batch, k), got);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sample_that_promises_too_much_changes_nothing() {
+        // The sampled rows are copies of one that is near all that ask: all of them expect k neighbours as near.
+        let near = [vec![3.0; 5], vec![-1.0; 2]].concat();
+        let mut bank = random(9000 * 7, 3);
+        let asking: Vec<f32> = random(40 * 7, 4)
+            .chunks(7)
+            .flat_map(|r| r.iter().zip(&near).map(|(r, n)| r + n).collect::<Vec<_>>())
+            .collect();
+        let (plain, asking) = (rows(&bank, 7), rows(&asking, 7));
+        for k in [1, 30, 200] {
+            let search = Search::new(&plain, Device::Cpu).unwrap();
+            let Units::Panels(panels, Some(sample)) = &search.units else { panic!("no sample") };
+            let alone = search.ranking.from_panels(panels, None, &asking, 0, 40, k);
+            assert_eq!(search.ranking.from_panels(panels, Some(sample), &asking, 0, 40, k), alone);
+            let liar = Panels::right(&near.repeat(SAMPLE), 7);
+            assert_eq!(search.ranking.from_panels(panels, Some(&liar), &asking, 0, 40, k), alone);
+        }
+        // And one that is equal to the whole bank: every row is as near as any other.
+        bank.iter_mut().for_each(|v| *v = 1.0);
+        let bank = rows(&bank, 7);
+        let found = nearest(&Search::new(&bank, Device::Cpu).unwrap(), &asking, 40, 30);
+        assert!(found.iter().all(|found| found.iter().map(|n| n.1).eq(0..30)));
+    }
+
+    #[test]
+    fn neighbours_are_right_where_all_similarities_are_nearly_one() {
+        // Rows far from the origin: cosines differ by about 1e-9, far below float32's rounding. The nearest by cosine are those
+        // with the smallest part across the common direction, which is known here without any large number.
+        let (bank, asking) = (random(300 * 4, 7), random(20 * 4, 8));
+        let far = |rows: &[f32]| rows.chunks(4).flat_map(|r| [4096.0, r[0], r[1], r[2]]).collect::<Vec<f32>>();
+        let (bank, asking) = (far(&bank), far(&asking));
+        let bank_rows = rows(&bank, 4);
+        let got = nearest(&Search::new(&bank_rows, Device::Cpu).unwrap(), &rows(&asking, 4), 20, 5);
+        for (row, got) in asking.chunks(4).zip(&got) {
+            // sin^2 of the angle is |cross part|^2 up to a relative 1e-7.
+            let across =
+                |other: &[f32]| -> f64 { (1..4).map(|c| (f64::from(row[c]) - f64::from(other[c])).powi(2)).sum() };
+            let mut all: Vec<(f64, u32)> = bank.chunks(4).zip(0..).map(|(other, i)| (across(other), i)).collect();
+            all.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert!(got.iter().zip(&all).all(|(g, a)| g.1 == a.1), "{got:?} {:?}", &all[..5]);
+        }
+    }
+}
