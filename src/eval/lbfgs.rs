@@ -10,8 +10,6 @@ const HISTORY: usize = 10;
 /// Sufficient decrease and curvature of the weak Wolfe conditions.
 const DECREASE: f64 = 1e-4;
 const CURVATURE: f64 = 0.9;
-/// Rounding of the function's value, relative: differences below it say nothing about decrease.
-const ROUNDING: f64 = 1e-13;
 const LINE_SEARCH_TRIALS: usize = 40;
 
 /// Where a minimisation ended.
@@ -52,7 +50,7 @@ pub(super) fn axpy(a: f64, x: &[f64], y: &mut [f64]) {
 /// Minimises a convex function from `start` until `enough(value, gradient norm)`.
 ///
 /// `function` gives the value and the gradient; `precondition` applies an approximate inverse Hessian, symmetric and
-/// positive definite, in place. The line search bisects for the weak Wolfe conditions, which keep every curvature pair positive.
+/// positive definite, in place. `rounding` is that of the value, relative: smaller differences say nothing about decrease. The line search bisects for the weak Wolfe conditions, which keep every curvature pair positive.
 ///
 /// # Errors
 /// What `function` reports, and [`Error::NonFinite`] for a value or gradient that is not finite at `start`.
@@ -61,6 +59,7 @@ pub(super) fn minimise(
     mut function: impl FnMut(&[f64]) -> Result<(f64, Vec<f64>)>,
     precondition: impl Fn(&mut [f64]),
     enough: impl Fn(f64, f64) -> bool,
+    rounding: f64,
     most_iterations: usize,
 ) -> Result<Minimum> {
     let mut x = start;
@@ -80,7 +79,7 @@ pub(super) fn minimise(
         }
         let direction = direction(&gradient, &pairs, &precondition);
         let Some((step, next, next_value, next_gradient)) =
-            line_search(&x, value, &gradient, &direction, &mut function)?
+            line_search(&x, value, &gradient, &direction, &mut function, rounding)?
         else {
             if pairs.is_empty() {
                 return Ok(Minimum { x, value, gradient_norm: norm, iterations, converged });
@@ -138,6 +137,7 @@ fn line_search(
     gradient: &[f64],
     direction: &[f64],
     function: &mut impl FnMut(&[f64]) -> Result<(f64, Vec<f64>)>,
+    rounding: f64,
 ) -> Result<Option<Trial>> {
     let slope = dot(gradient, direction);
     // A NaN slope is no descent either.
@@ -149,7 +149,7 @@ fn line_search(
         let mut next = x.to_vec();
         axpy(step, direction, &mut next);
         let (next_value, next_gradient) = function(&next)?;
-        let fell = next_value <= value + DECREASE * step * slope + ROUNDING * value.abs();
+        let fell = next_value <= value + DECREASE * step * slope + rounding * value.abs();
         if !(fell && dot(&next_gradient, &next_gradient).is_finite()) {
             high = step;
         } else if dot(&next_gradient, direction) < CURVATURE * slope {
@@ -176,7 +176,7 @@ mod tests {
             Ok((value, gradient))
         };
         let solve = |precondition: &dyn Fn(&mut [f64])| {
-            minimise(vec![0.0; 30], function, precondition, |_, norm| norm < 1e-9, 5000).unwrap()
+            minimise(vec![0.0; 30], function, precondition, |_, norm| norm < 1e-9, 1e-13, 5000).unwrap()
         };
         let plain = solve(&|_| ());
         let exact = solve(&|g| g.iter_mut().zip(&h).for_each(|(g, h)| *g /= h));
@@ -195,12 +195,12 @@ mod tests {
             let value = (1.0 - a).powi(2) + 100.0 * (b - a * a).powi(2);
             Ok((value, vec![-2.0 * (1.0 - a) - 400.0 * a * (b - a * a), 200.0 * (b - a * a)]))
         };
-        let got = minimise(vec![-1.2, 1.0], function, |_| (), |_, norm| norm < 1e-8, 500).unwrap();
+        let got = minimise(vec![-1.2, 1.0], function, |_| (), |_, norm| norm < 1e-8, 1e-13, 500).unwrap();
         assert!(got.converged && (got.x[0] - 1.0).abs() < 1e-6 && (got.x[1] - 1.0).abs() < 1e-6, "{got:?}");
     }
 
     #[test]
     fn a_function_that_is_not_finite_is_an_error() {
-        assert!(minimise(vec![0.0], |_| Ok((f64::NAN, vec![0.0])), |_| (), |_, _| false, 5).is_err());
+        assert!(minimise(vec![0.0], |_| Ok((f64::NAN, vec![0.0])), |_| (), |_, _| false, 1e-13, 5).is_err());
     }
 }

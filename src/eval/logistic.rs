@@ -4,13 +4,16 @@
 //! `LogisticRegression(C)` minimises `C sum_i loss_i + 1/2 |W|^2`: the same for `C = 1 / (l2 n)`. For two classes it fits one
 //! weight vector, the difference of our two, and the same solution has `C = 2 / (l2 n)`.
 //!
+//! On a CPU most steps are taken in float32; float64 takes the last ones where they are needed, and decides when it is enough.
+//!
 //! Each penalty's fit starts from the solution of the next stronger one. The preconditioner is the inverse of the Hessian at
 //! the start, from a part of the samples: all of it for few classes and dimensions, else its diagonal blocks for some classes
 //! at a time, else one block for every class with its weights `p (1 - p)` replaced by their mean over the classes. With all
 //! of it a fit takes some ten steps, where plain L-BFGS takes many hundreds on features that nearly depend on each other.
 
-use super::lbfgs::{Minimum, minimise};
+use super::lbfgs::{Minimum, axpy, dot, minimise};
 use super::linear::{BLOCK, Classifier, Fit, Task, augmented};
+use super::panels::Panels;
 use super::precondition::Cholesky;
 use crate::config::eval::LbfgsConfig;
 use crate::error::{Error, Result};
@@ -24,6 +27,8 @@ use tch::{Device, Kind, Tensor};
 const WIDTH: usize = 12;
 /// Sums that are formed side by side.
 const LANES: usize = 16;
+/// Samples of a block in float32: with some hundred classes, both sides of its products stay in a core's own cache.
+const ROUGH_BLOCK: usize = 512;
 /// Relative distance of the objective from its minimum that the final fit aims at, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-6;
 const SWEEP_GAP: f64 = 1e-3;
@@ -33,6 +38,12 @@ const WAY_GAP: f64 = 1e-1;
 /// give them.
 const MOST_MODULUS: f64 = 1e-3;
 const MOST_ITERATIONS: usize = 1000;
+/// Rounding of the objective, relative, in float64 and in float32, where the rounding of single samples averages out: differences
+/// below it say nothing about a step.
+const ROUNDING: f64 = 1e-13;
+const ROUGH_ROUNDING: f64 = 1e-7;
+/// Share of the gap that steps in float32 aim at, so that float64 most often has nothing to add.
+const ROUGH_SHARE: f64 = 0.5;
 /// Steps after which a preconditioner that is the whole Hessian is computed anew.
 const RENEWED: usize = 40;
 /// Above this many dimensions the preconditioner would cost more than it saves, and none is used.
@@ -160,6 +171,8 @@ fn past_the_best(sweep: &[Candidate]) -> bool {
 struct Problem {
     /// Each lane sums its blocks in turn, and the lanes' sums are added in order: the same for every number of threads.
     lanes: Vec<Vec<Block>>,
+    /// The same in float32, on a CPU.
+    rough: Vec<Vec<RoughBlock>>,
     pool: ThreadPool,
     samples: usize,
     columns: usize,
@@ -186,6 +199,54 @@ impl Curvature {
                 v.par_chunks_mut(factors[0].n()).zip(factors).for_each(|(v, factor)| factor.solve(v));
             }
         }
+    }
+}
+
+/// How products are computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    /// In float32, in a third of the time.
+    Rough,
+    /// In float64.
+    Exact,
+}
+
+/// A part of the samples in float32, packed for both products.
+struct RoughBlock {
+    /// [rows, d + 1]
+    x: Panels,
+    /// [d + 1, rows]
+    turned: Panels,
+    /// Class numbers.
+    y: Vec<usize>,
+}
+
+impl RoughBlock {
+    fn new(x: &[f32], columns: usize, y: &[usize]) -> RoughBlock {
+        let mut turned = vec![0f32; x.len()];
+        for (i, row) in x.chunks_exact(columns).enumerate() {
+            turned[i..].iter_mut().step_by(y.len()).zip(row).for_each(|(to, from)| *to = *from);
+        }
+        RoughBlock { x: Panels::left(x, columns), turned: Panels::right(&turned, y.len()), y: y.to_vec() }
+    }
+
+    /// Adds the loss, and its gradient [classes, d + 1], for weights [classes, d + 1].
+    fn add_loss(&self, weights: &Panels, classes: usize, loss: &mut f64, gradient: &mut [f64]) {
+        let mut residual = vec![0f32; self.y.len() * classes];
+        self.x.fill(weights, &mut residual);
+        for (row, &y) in residual.chunks_exact_mut(classes).zip(&self.y) {
+            let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let own = row[y];
+            row.iter_mut().for_each(|v| *v = (*v - most).exp());
+            let sum: f64 = row.iter().map(|v| f64::from(*v)).sum();
+            *loss += sum.ln() - f64::from(own - most);
+            let share = (1.0 / sum) as f32;
+            row.iter_mut().for_each(|v| *v *= share);
+            row[y] -= 1.0;
+        }
+        let mut product = vec![0f32; gradient.len()];
+        Panels::left_of_columns(&residual, classes).fill(&self.turned, &mut product);
+        gradient.iter_mut().zip(product).for_each(|(sum, v)| *sum += f64::from(v));
     }
 }
 
@@ -228,7 +289,19 @@ impl Problem {
         }
         lanes.retain(|lane| !lane.is_empty());
         let (columns, classes) = (d + 1, task.classes.count());
-        Ok(Problem { lanes, pool: workers()?, samples, columns, classes, mean, scale, constant_features })
+        let mut rough: Vec<Vec<RoughBlock>> = lanes.iter().map(|_| Vec::new()).collect();
+        if task.device == Device::Cpu {
+            for (lane, rough) in lanes.iter().zip(&mut rough) {
+                for Block { x, y } in lane {
+                    let x = Vec::<f32>::try_from(&x.f_to_kind(Kind::Float)?.f_flatten(0, -1)?)?;
+                    let y: Vec<usize> =
+                        Vec::<i64>::try_from(&y.f_flatten(0, -1)?)?.iter().map(|y| *y as usize).collect();
+                    let parts = x.chunks(ROUGH_BLOCK * columns).zip(y.chunks(ROUGH_BLOCK));
+                    rough.extend(parts.map(|(x, y)| RoughBlock::new(x, columns, y)));
+                }
+            }
+        }
+        Ok(Problem { lanes, rough, pool: workers()?, samples, columns, classes, mean, scale, constant_features })
     }
 
     fn classifier(&self, parameters: &[f64]) -> Result<Classifier> {
@@ -239,53 +312,68 @@ impl Problem {
         })
     }
 
-    /// A scalar and a matrix, summed over the blocks. `part` gets a block and the weights [d + 1, classes], padded with
-    /// zero columns.
-    fn sum<F>(&mut self, parameters: &[f64], part: F) -> Result<(f64, Tensor)>
-    where
-        F: Fn(&Block, &Tensor) -> Result<(Tensor, Tensor)> + Sync,
-    {
-        let (columns, device) = (self.columns, self.mean.device());
+    /// The mean cross-entropy, and its gradient.
+    fn loss(&mut self, parameters: &[f64], precision: Precision) -> Result<(f64, Vec<f64>)> {
+        let samples = self.samples as f64;
+        let (loss, mut gradient) = match precision {
+            Precision::Rough => self.rough_sums(parameters),
+            Precision::Exact => self.sums(parameters)?,
+        };
+        gradient.iter_mut().for_each(|g| *g /= samples);
+        Ok((loss / samples, gradient))
+    }
+
+    /// The cross-entropy and its gradient, summed over the samples.
+    fn sums(&mut self, parameters: &[f64]) -> Result<(f64, Vec<f64>)> {
+        let (columns, classes, device) = (self.columns, self.classes as i64, self.mean.device());
         let padding = (self.classes.next_multiple_of(WIDTH) - self.classes) as i64;
-        let lane_sum = |lane: &mut Vec<Block>| -> Result<Option<(Tensor, Tensor)>> {
+        let lane_sums = |lane: &mut Vec<Block>| -> Result<Option<(Tensor, Tensor)>> {
             let weight = matrix(parameters, columns, device)?.f_pad([0, padding], "constant", 0.0)?;
             let mut sums: Option<(Tensor, Tensor)> = None;
-            for block in lane.iter() {
-                let (scalar, matrix) = part(block, &weight)?;
+            for Block { x, y } in lane.iter() {
+                let log_p = x.f_matmul(&weight)?.f_narrow(1, 0, classes)?.f_log_softmax(1, Kind::Double)?;
+                let loss = log_p.f_gather(1, y, false)?.f_sum(Kind::Double)?.f_neg()?;
+                let residual = log_p.f_exp()?.f_scatter_add(1, y, &y.f_to_kind(Kind::Double)?.f_fill(-1.0)?)?;
+                let gradient = x.f_tr()?.f_matmul(&residual.f_pad([0, padding], "constant", 0.0)?)?;
                 sums = Some(match sums {
-                    None => (scalar, matrix),
-                    Some((s, m)) => (s.f_add(&scalar)?, m.f_add(&matrix)?),
+                    None => (loss, gradient),
+                    Some((l, g)) => (l.f_add(&loss)?, g.f_add(&gradient)?),
                 });
             }
             Ok(sums)
         };
         let lanes = &mut self.lanes;
-        let sums: Vec<_> = self.pool.install(|| lanes.par_iter_mut().map(lane_sum).collect::<Result<_>>())?;
+        let sums: Vec<_> = self.pool.install(|| lanes.par_iter_mut().map(lane_sums).collect::<Result<_>>())?;
         let mut sums = sums.into_iter().flatten();
-        let (mut scalar, mut matrix) = sums.next().ok_or_else(|| Error::Input("no samples to fit".into()))?;
-        for (s, m) in sums {
-            (scalar, matrix) = (scalar.f_add(&s)?, matrix.f_add(&m)?);
+        let (mut loss, mut gradient) = sums.next().ok_or_else(|| Error::Input("no samples to fit".into()))?;
+        for (l, g) in sums {
+            (loss, gradient) = (loss.f_add(&l)?, gradient.f_add(&g)?);
         }
-        Ok((scalar.f_double_value(&[])?, matrix))
+        Ok((loss.f_double_value(&[])?, numbers(&gradient.f_narrow(1, 0, classes)?.f_tr()?.f_contiguous()?)?))
     }
 
-    /// The mean cross-entropy, and its gradient.
-    fn loss(&mut self, parameters: &[f64]) -> Result<(f64, Vec<f64>)> {
-        let (classes, samples) = (self.classes as i64, self.samples as f64);
-        let (loss, gradient) = self.sum(parameters, |Block { x, y }, weight| {
-            let log_p = x.f_matmul(weight)?.f_narrow(1, 0, classes)?.f_log_softmax(1, Kind::Double)?;
-            let loss = log_p.f_gather(1, y, false)?.f_sum(Kind::Double)?.f_neg()?;
-            let residual = log_p.f_exp()?.f_scatter_add(1, y, &y.f_to_kind(Kind::Double)?.f_fill(-1.0)?)?;
-            let padding = weight.size()[1] - classes;
-            Ok((loss, x.f_tr()?.f_matmul(&residual.f_pad([0, padding], "constant", 0.0)?)?))
-        })?;
-        let gradient = gradient.f_narrow(1, 0, classes)?.f_tr()?.f_contiguous()?.f_div_scalar(samples)?;
-        Ok((loss / samples, numbers(&gradient)?))
+    /// The same in float32.
+    fn rough_sums(&self, parameters: &[f64]) -> (f64, Vec<f64>) {
+        let weights: Vec<f32> = parameters.iter().map(|w| *w as f32).collect();
+        let weights = Panels::right(&weights, self.columns);
+        let (classes, rough) = (self.classes, &self.rough);
+        let lane_sums = |lane: &Vec<RoughBlock>| {
+            let (mut loss, mut gradient) = (0.0, vec![0.0; parameters.len()]);
+            lane.iter().for_each(|block| block.add_loss(&weights, classes, &mut loss, &mut gradient));
+            (loss, gradient)
+        };
+        let sums: Vec<(f64, Vec<f64>)> = self.pool.install(|| rough.par_iter().map(lane_sums).collect());
+        let (mut loss, mut gradient) = (0.0, vec![0.0; parameters.len()]);
+        for (l, g) in sums {
+            loss += l;
+            axpy(1.0, &g, &mut gradient);
+        }
+        (loss, gradient)
     }
 
     /// The loss with its penalty, and the gradient of both.
-    fn objective(&mut self, parameters: &[f64], l2: f64) -> Result<(f64, Vec<f64>)> {
-        let (mut value, mut gradient) = self.loss(parameters)?;
+    fn objective(&mut self, parameters: &[f64], l2: f64, precision: Precision) -> Result<(f64, Vec<f64>)> {
+        let (mut value, mut gradient) = self.loss(parameters, precision)?;
         for (w, g) in parameters.chunks(self.columns).zip(gradient.chunks_mut(self.columns)) {
             for (w, g) in w[..self.columns - 1].iter().zip(g) {
                 value += 0.5 * l2 * w * w;
@@ -354,11 +442,27 @@ impl Problem {
         self.proceed(minimum, l2, gap)
     }
 
-    /// Fits one penalty from a known point, adding to its steps. An objective that is strongly convex with modulus m is within
-    /// g^2 / (2 m) of its minimum where its gradient has norm g; m is l2, or less where the biases bend less.
+    /// Fits one penalty from a known point, adding to its steps: on a CPU as far as float32 leads, and from there in float64,
+    /// which alone says that it is enough.
     fn proceed(&mut self, from: Minimum, l2: f64, gap: f64) -> Result<Minimum> {
-        let modulus = l2.min(MOST_MODULUS);
-        let enough = |value: f64, norm: f64| norm * norm <= 2.0 * modulus * gap * value;
+        if self.mean.device() != Device::Cpu {
+            return self.descend(from, l2, gap, Precision::Exact);
+        }
+        let near = match self.descend(from.clone(), l2, ROUGH_SHARE * gap, Precision::Rough) {
+            // Beyond float32's range.
+            Err(Error::NonFinite(_)) => from,
+            near => near?,
+        };
+        let (value, gradient) = self.objective(&near.x, l2, Precision::Exact)?;
+        let gradient_norm = dot(&gradient, &gradient).sqrt();
+        if enough(value, gradient_norm, l2, gap) {
+            return Ok(Minimum { value, gradient_norm, converged: true, ..near });
+        }
+        self.descend(near, l2, gap, Precision::Exact)
+    }
+
+    fn descend(&mut self, from: Minimum, l2: f64, gap: f64, precision: Precision) -> Result<Minimum> {
+        let rounding = if precision == Precision::Exact { ROUNDING } else { ROUGH_ROUNDING };
         let mut minimum = from;
         loop {
             let curvature = self.preconditioner(&minimum.x, l2)?;
@@ -367,7 +471,9 @@ impl Problem {
             // gains nothing by that.
             let most =
                 if curvature.as_ref().is_some_and(|c| c.is_whole(minimum.x.len())) { RENEWED } else { MOST_ITERATIONS };
-            let next = minimise(minimum.x, |x| self.objective(x, l2), precondition, enough, most)?;
+            let objective = |x: &[f64]| self.objective(x, l2, precision);
+            let enough = |value, norm| enough(value, norm, l2, gap);
+            let next = minimise(minimum.x, objective, precondition, enough, rounding, most)?;
             let stuck = next.iterations < most;
             minimum = Minimum { iterations: next.iterations + minimum.iterations, ..next };
             if minimum.converged || stuck || minimum.iterations >= MOST_ITERATIONS {
@@ -375,6 +481,12 @@ impl Problem {
             }
         }
     }
+}
+
+/// Whether an objective is within a relative `gap` of its minimum: one that is strongly convex with modulus m is within
+/// g^2 / (2 m) of it where its gradient has norm g; m is l2, or less where the biases bend less.
+fn enough(value: f64, gradient_norm: f64, l2: f64, gap: f64) -> bool {
+    gradient_norm * gradient_norm <= 2.0 * l2.min(MOST_MODULUS) * gap * value
 }
 
 /// Parameters as a matrix [d + 1, classes].

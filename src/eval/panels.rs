@@ -1,7 +1,8 @@
-//! Products of all rows of one set with all of another that are used at once and never stored.
+//! Products in float32 of all rows of one set with all of another, on a CPU.
 //!
-//! LibTorch's product packs both sides anew in every call and writes numbers of which a search wants one in a hundred. Here each
-//! side is packed once, and the products of some rows, which vector registers hold, go to their reader from there.
+//! LibTorch's product packs both sides anew in every call and writes every number, of which a search wants one in a hundred.
+//! Here a side is packed once for many products, and those of some rows go to their reader from the vector registers that
+//! hold them. Each is summed in the order of its terms: the same number on every processor that fuses products with sums.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -37,6 +38,19 @@ impl Panels {
         Panels::of(rows, d, LEFT)
     }
 
+    /// The columns of rows of length `count` as a left side.
+    pub fn left_of_columns(rows: &[f32], count: usize) -> Panels {
+        let d = rows.len() / count;
+        let mut values = vec![0f32; count.next_multiple_of(LEFT) * d];
+        for (p, panel) in values.chunks_exact_mut(LEFT * d).enumerate() {
+            let width = LEFT.min(count - LEFT * p);
+            for (to, row) in panel.chunks_exact_mut(LEFT).zip(rows.chunks_exact(count)) {
+                to[..width].copy_from_slice(&row[LEFT * p..][..width]);
+            }
+        }
+        Panels { values, width: LEFT, rows: count, d }
+    }
+
     /// Rows of length `d` as a right side, for this processor.
     pub fn right(rows: &[f32], d: usize) -> Panels {
         Panels::of(rows, d, Arch::new().dispatch(Width))
@@ -58,9 +72,32 @@ impl Panels {
         Arch::new().dispatch(Products { left: self, right, begin, end, reader });
     }
 
+    /// Writes the products of all rows with all rows of `right`, row by row.
+    pub fn fill(&self, right: &Panels, out: &mut [f32]) {
+        self.products(right, 0, right.rows, &mut Filled { out, columns: right.rows });
+    }
+
     /// The multiple of a panel's rows that is next to `rows` upwards.
     pub fn whole(&self, rows: usize) -> usize {
         rows.next_multiple_of(self.width)
+    }
+}
+
+/// All products, row by row.
+struct Filled<'a> {
+    out: &'a mut [f32],
+    columns: usize,
+}
+
+impl Reader for Filled<'_> {
+    #[inline(always)]
+    fn floor(&self, _: usize) -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    #[inline(always)]
+    fn read(&mut self, row: usize, products: &[f32], first: usize) {
+        self.out[row * self.columns + first..][..products.len()].copy_from_slice(products);
     }
 }
 
@@ -161,6 +198,13 @@ mod tests {
             let step = right.whole(20);
             for begin in (0..columns).step_by(step) {
                 left.products(&right, begin, (begin + step).min(columns), &mut table);
+            }
+            let mut turned = vec![0f32; d * rows];
+            x.iter().enumerate().for_each(|(i, v)| turned[i % d * rows + i / d] = *v);
+            for left in [left, Panels::left_of_columns(&turned, rows)] {
+                let mut out = vec![f32::NAN; rows * columns];
+                left.fill(&right, &mut out);
+                assert!(out.iter().zip(&table.values).all(|(a, b)| Some(*a) == *b));
             }
             for (i, product) in table.values.iter().enumerate() {
                 let (x, y) = (&x[i / columns * d..][..d], &y[i % columns * d..][..d]);

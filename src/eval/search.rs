@@ -209,9 +209,9 @@ impl Ranking<'_> {
         let rank = (expected + 3.5 * expected.sqrt() + 4.0) as usize;
         if let Some(sample) = sample.filter(|_| rank < SAMPLE / 4) {
             for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
-                let mut table = Table(vec![0.0; candidates.len() * SAMPLE]);
-                part.products(sample, 0, SAMPLE, &mut table);
-                for (candidates, found) in candidates.iter_mut().zip(table.0.chunks_exact_mut(SAMPLE)) {
+                let mut found = vec![0.0; candidates.len() * SAMPLE];
+                part.fill(sample, &mut found);
+                for (candidates, found) in candidates.iter_mut().zip(found.chunks_exact_mut(SAMPLE)) {
                     candidates.expect(*found.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1);
                 }
             }
@@ -358,21 +358,6 @@ impl Candidates {
 /// Unit rows as panels of at most [`PART`] rows.
 fn parts(units: &[f32], d: usize) -> Vec<Panels> {
     units.chunks(PART * d).map(|part| Panels::left(part, d)).collect()
-}
-
-/// All products of some rows with those of the sample.
-struct Table(Vec<f32>);
-
-impl Reader for Table {
-    #[inline(always)]
-    fn floor(&self, _: usize) -> f32 {
-        f32::NEG_INFINITY
-    }
-
-    #[inline(always)]
-    fn read(&mut self, row: usize, products: &[f32], first: usize) {
-        self.0[row * SAMPLE + first..][..products.len()].copy_from_slice(products);
-    }
 }
 
 /// The candidates of some rows.
