@@ -14,7 +14,7 @@ use weince::progress::progress_bar;
 /// A neighbour votes for its class with exp(similarity / temperature). Also reports recall: the fraction of test samples
 /// with a neighbour of their class among the nearest 1, 2, 5, 10, 20, 50.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, allow_negative_numbers = true)]
 struct Args {
     #[command(flatten)]
     common: CommonArgs,

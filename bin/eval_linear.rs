@@ -15,7 +15,7 @@ use weince::progress::progress_bar;
 /// part, then everything is fitted with it. adam: a linear layer trained on raw features; the figures are those after the
 /// last epoch. authors: what the WEINCE authors' scripts run (docs/protocol.md), adam with --val-fraction 0.2 --drop-last.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, allow_negative_numbers = true)]
 struct Args {
     #[command(flatten)]
     common: CommonArgs,

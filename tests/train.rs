@@ -698,6 +698,24 @@ fn a_folder_of_images_trains_alike_with_a_cache_and_is_evaluated() {
     assert_eq!(plain["data"]["images"], "shorter edge 9, central 8 x 8");
     assert_eq!((&plain["counts"]["train"], &plain["counts"]["test"]), (&40.into(), &12.into()));
 
+    // A run's order is of its images: others are refused, and the same ones served again.
+    let resume =
+        |more: &[&str]| desk.run("plain", &[&["--set", set, "--set", "eval.knn_every=1", "--resume"], more].concat());
+    let tree = desk.path("tree/train");
+    std::fs::rename(tree.join("cat/03.png"), tree.join("dog/zz.png")).unwrap();
+    let out = resume(&[]);
+    let text = stderr(&out);
+    assert!(
+        code(&out) == Some(2) && text.contains("no longer those that this run began with: 40, but of other"),
+        "{text}"
+    );
+    std::fs::rename(tree.join("dog/zz.png"), desk.path("away.png")).unwrap();
+    let out = resume(&[]);
+    assert!(code(&out) == Some(2) && stderr(&out).contains(": 40 then, 39 now; bring those back"), "{}", stderr(&out));
+    std::fs::rename(desk.path("away.png"), tree.join("cat/03.png")).unwrap();
+    assert_eq!(code(&resume(&["--set", "data.cache=cache"])), Some(0));
+    assert!(encoder == desk.bytes("plain", "encoder.pt"));
+
     let out = desk.run("unsized", &["--set", set, "--set", "augment={}"]);
     assert!(code(&out) == Some(2) && stderr(&out).contains("augment.size"), "{}", stderr(&out));
 }

@@ -296,8 +296,8 @@ impl Problem {
                     let x = Vec::<f32>::try_from(&x.f_to_kind(Kind::Float)?.f_flatten(0, -1)?)?;
                     let y: Vec<usize> =
                         Vec::<i64>::try_from(&y.f_flatten(0, -1)?)?.iter().map(|y| *y as usize).collect();
-                    let parts = x.chunks(ROUGH_BLOCK * columns).zip(y.chunks(ROUGH_BLOCK));
-                    rough.extend(parts.map(|(x, y)| RoughBlock::new(x, columns, y)));
+                    let parts = x.par_chunks(ROUGH_BLOCK * columns).zip(y.par_chunks(ROUGH_BLOCK));
+                    rough.par_extend(parts.map(|(x, y)| RoughBlock::new(x, columns, y)));
                 }
             }
         }
@@ -453,6 +453,9 @@ impl Problem {
             Err(Error::NonFinite(_)) => from,
             near => near?,
         };
+        if gap >= WAY_GAP {
+            return Ok(near);
+        }
         let (value, gradient) = self.objective(&near.x, l2, Precision::Exact)?;
         let gradient_norm = dot(&gradient, &gradient).sqrt();
         if enough(value, gradient_norm, l2, gap) {

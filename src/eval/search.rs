@@ -165,14 +165,14 @@ impl<'a> Search<'a> {
                 for begin in (0..count).step_by(batch * lanes) {
                     let begins: Vec<usize> = (begin..count.min(begin + batch * lanes)).step_by(batch).collect();
                     let nearest =
-                        |begin| ranking.from_panels(panels, sample.as_ref(), rows, begin, count.min(begin + batch), k);
+                        |begin| ranking.by_panels(panels, sample.as_ref(), rows, begin, count.min(begin + batch), k);
                     let found: Vec<_> = pool.install(|| begins.into_par_iter().map(nearest).collect());
                     found.into_iter().for_each(&mut *take);
                 }
                 Ok(())
             }
             Units::Blocks(blocks, device) => (0..count).step_by(batch).try_for_each(|begin| {
-                take(ranking.from_blocks(blocks, *device, rows, begin, count.min(begin + batch), k)?);
+                take(ranking.by_blocks(blocks, *device, rows, begin, count.min(begin + batch), k)?);
                 Ok(())
             }),
         }
@@ -192,7 +192,7 @@ impl Ranking<'_> {
         (0..count).map(|_| Candidates::new(k, self.margin)).collect()
     }
 
-    fn from_panels(
+    fn by_panels(
         &self,
         panels: &Panels,
         sample: Option<&Panels>,
@@ -240,7 +240,7 @@ impl Ranking<'_> {
         }
     }
 
-    fn from_blocks(
+    fn by_blocks(
         &self,
         blocks: &[Tensor],
         device: Device,
@@ -434,10 +434,10 @@ mod tests {
         for k in [1, 30, 200] {
             let search = Search::new(&plain, Device::Cpu).unwrap();
             let Units::Panels(panels, Some(sample)) = &search.units else { panic!("no sample") };
-            let alone = search.ranking.from_panels(panels, None, &asking, 0, 40, k);
-            assert_eq!(search.ranking.from_panels(panels, Some(sample), &asking, 0, 40, k), alone);
+            let alone = search.ranking.by_panels(panels, None, &asking, 0, 40, k);
+            assert_eq!(search.ranking.by_panels(panels, Some(sample), &asking, 0, 40, k), alone);
             let liar = Panels::right(&near.repeat(SAMPLE), 7);
-            assert_eq!(search.ranking.from_panels(panels, Some(&liar), &asking, 0, 40, k), alone);
+            assert_eq!(search.ranking.by_panels(panels, Some(&liar), &asking, 0, 40, k), alone);
         }
         // And one that is equal to the whole bank: every row is as near as any other.
         bank.iter_mut().for_each(|v| *v = 1.0);

@@ -169,7 +169,8 @@ pub fn load(
             given.push((name.clone(), kept[name.as_str()].copy()));
         }
     }
-    store.load(&given).map_err(|e| Error::Input(format!("the {part}, looked for under `{}`: {e}", fit.place)))?;
+    let place = if fit.place.is_empty() { String::new() } else { format!(", looked for under `{}`", fit.place) };
+    store.load(&given).map_err(|e| Error::Input(format!("the {part}{place}: {e}")))?;
     Ok(Found::Loaded(fit))
 }
 

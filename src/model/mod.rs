@@ -152,7 +152,8 @@ impl Model {
                 .map(|(name, t)| (name.clone(), t.shallow_clone()))
                 .collect();
             let found = load(store, part, &beside, others, &allowed).map_err(|e| {
-                let hint = "what may start random is named by model.weights.allow_missing";
+                let hint =
+                    format!("names that may be missing are given in model.weights.allow_missing, as in `{part}\\..*`");
                 Error::data(&config.path, None, format!("{e}; {hint}"))
             })?;
             said.push(match &found {

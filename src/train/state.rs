@@ -10,7 +10,7 @@
 //! | `scaler` | what `GradScaler.load_state_dict` takes; empty without float16 |
 //! | `loss_state` | `beta_ema`, the moving average of the reference loss, or None |
 //! | `step`, `epoch` | updates and whole epochs behind this state |
-//! | `sampler` | `epoch`, `position` in it in images, `batch_size`, `images` |
+//! | `sampler` | `epoch`, `position` in it in images, `batch_size`, the number of `images`, and `list_sha256` of their classes and names |
 //! | `seeds` | `run`, and `step`: what LibTorch's generators are seeded with before the next step |
 //! | `rng` | states of the generators as that seed makes them: `cpu`, and `cuda` where the run is there |
 //! | `best` | `value` and `step` of the best evaluation, or None |
@@ -72,6 +72,7 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
                 ("position", (in_epoch * plan.config.train.batch_size as u64).into()),
                 ("batch_size", (plan.config.train.batch_size as u64).into()),
                 ("images", (plan.image_count() as u64).into()),
+                ("list_sha256", plan.list_sha256().into()),
             ]),
         ),
         ("seeds", Value::dict([("run", Value::from(plan.config.seed)), ("step", seed.into())])),
@@ -110,6 +111,9 @@ pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
     let config = serde_json::from_value::<VisionConfig>(need("config")?.to_json());
     let config = config.map_err(|e| wrong(format!("its `config` cannot be read: {e}")))?;
     plan.refuse_changes(&config, path)?;
+    let sampler = need("sampler")?;
+    let before = (sampler.get("images").and_then(Value::as_u64), sampler.get("list_sha256").and_then(Value::as_str));
+    plan.refuse_other_images(before.0, before.1, path)?;
     let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
     let step = number("step")?;
     let tensors = |key: &str| need(key)?.tensors().ok_or_else(|| wrong(format!("`{key}` is no state_dict")));

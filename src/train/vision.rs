@@ -133,6 +133,11 @@ impl Plan {
         self.images.len()
     }
 
+    /// What tells the images' list from others.
+    pub(super) fn list_sha256(&self) -> &str {
+        &self.images.list_sha256
+    }
+
     /// Memory of the images, in bytes.
     pub(super) fn image_bytes(&self) -> usize {
         let monitor = self.monitor.as_ref().map_or(0, |m| {
@@ -328,6 +333,27 @@ impl Plan {
             "{}: this run cannot be resumed with another configuration: {}; use the old values, or start a new run",
             origin.display(),
             changes.join("; ")
+        )))
+    }
+
+    /// Refuses images other than those that a run began with: its order is of them. `count` and `list_sha256` are theirs, where they
+    /// are known; `origin` is where that is from.
+    pub(super) fn refuse_other_images(
+        &self,
+        count: Option<u64>,
+        list_sha256: Option<&str>,
+        origin: &Path,
+    ) -> Result<()> {
+        let now = self.images.len() as u64;
+        let what = match (count, list_sha256) {
+            (Some(count), _) if count != now => format!("{count} then, {now} now"),
+            (_, Some(list)) if list != self.images.list_sha256 => format!("{now}, but of other names or classes"),
+            _ => return Ok(()),
+        };
+        Err(Error::Config(format!(
+            "{}: the images in {} are no longer those that this run began with: {what}; bring those back, or start a new run",
+            origin.display(),
+            self.config.data.location()
         )))
     }
 

@@ -1,6 +1,7 @@
 //! Images that stay in their files and are decoded each time they are asked for.
 
 use super::decode::{Decoding, decode};
+use super::set::list_sha256;
 use crate::augment::Planes;
 use crate::checkpoint::sha256_of;
 use crate::error::{Error, Result};
@@ -75,6 +76,11 @@ impl Files {
     /// Where a file is.
     pub fn path(&self, index: usize) -> PathBuf {
         self.root.join(&self.files[index].path)
+    }
+
+    /// SHA-256 of the files' classes and names.
+    pub fn list_sha256(&self) -> String {
+        list_sha256(self.files.iter().map(|file| (file.label, Some(file.path.as_path()))))
     }
 
     /// Decodes a file into the decoder's planes.

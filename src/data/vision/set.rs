@@ -5,6 +5,7 @@ use super::files::{BadFile, Decoder, Files};
 use crate::augment::PlanesRef;
 use crate::error::Result;
 use sha2::{Digest, Sha256};
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// Images with labels.
@@ -19,6 +20,8 @@ pub struct ImageSet {
     pub class_names: Vec<String>,
     /// Files that were left out.
     pub bad_files: Vec<BadFile>,
+    /// SHA-256 of the images' classes, and of their files' names where each has a file: which images a run's order is of.
+    pub list_sha256: String,
     sha256: OnceLock<String>,
 }
 
@@ -43,20 +46,22 @@ enum Images {
 impl ImageSet {
     /// A set from parts that were checked to fit: pixels of images of `shape` (channels, height, width).
     pub(super) fn memory(pixels: Vec<u8>, shape: [usize; 3], labels: Vec<i64>, classes: usize) -> ImageSet {
-        ImageSet::new(Images::Memory { pixels, shape }, labels, classes, Vec::new(), Vec::new())
+        let list = list_sha256(labels.iter().map(|label| (*label, None)));
+        ImageSet::new(Images::Memory { pixels, shape }, labels, classes, Vec::new(), Vec::new(), list)
     }
 
     /// A set of files, without those that were left out.
     pub(super) fn files(files: Files, class_names: Vec<String>, bad: Vec<BadFile>, threads: usize) -> ImageSet {
         let labels = files.files.iter().map(|file| file.label).collect();
-        ImageSet::new(Images::Files { files, threads }, labels, class_names.len(), class_names, bad)
+        let list = files.list_sha256();
+        ImageSet::new(Images::Files { files, threads }, labels, class_names.len(), class_names, bad, list)
     }
 
     /// A set whose images are in a cache; `files` are those that it has.
     pub(super) fn cached(opened: Opened, files: &Files, class_names: Vec<String>) -> ImageSet {
         let labels = files.files.iter().map(|file| file.label).collect();
         let images = Images::Cache { cache: opened.images, shape: files.shape, sha256: opened.sha256 };
-        ImageSet::new(images, labels, class_names.len(), class_names, opened.bad)
+        ImageSet::new(images, labels, class_names.len(), class_names, opened.bad, files.list_sha256())
     }
 
     fn new(
@@ -65,8 +70,9 @@ impl ImageSet {
         classes: usize,
         class_names: Vec<String>,
         bad_files: Vec<BadFile>,
+        list_sha256: String,
     ) -> Self {
-        ImageSet { images, labels, classes, class_names, bad_files, sha256: OnceLock::new() }
+        ImageSet { images, labels, classes, class_names, bad_files, list_sha256, sha256: OnceLock::new() }
     }
 
     /// Number of images.
@@ -146,4 +152,17 @@ impl ImageSet {
         self.labels.iter().filter(|label| **label >= 0).for_each(|label| counts[*label as usize] += 1);
         counts
     }
+}
+
+/// SHA-256 of labels and names, in hexadecimal.
+pub(super) fn list_sha256<'a>(images: impl Iterator<Item = (i64, Option<&'a Path>)>) -> String {
+    let mut hash = Sha256::new();
+    for (label, name) in images {
+        hash.update(label.to_le_bytes());
+        if let Some(name) = name {
+            hash.update(name.as_os_str().as_encoded_bytes());
+            hash.update([0]);
+        }
+    }
+    format!("{:x}", hash.finalize())
 }
