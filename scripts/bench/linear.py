@@ -4,7 +4,8 @@
     .venv/bin/python scripts/bench/linear.py [--turns 2] [--rows 50000] [--l2 1e-3] [--peer-only]
 
 The objective is `mean cross-entropy + l2/2 |W|^2` on features of mean 0 and standard deviation 1, biases free: scikit-learn's with
-C = 1/(l2 n). Both get float32 features and standardise and fit in float64; the time has both in it, with one thread and with all.
+C = 1/(l2 n). Both get float32 features and standardise in float64;
+scikit-learn fits in float64, ours takes steps in float32 and ends in float64. The time has all of it, with one thread and with all.
 
 Compared is the time that each needs to come within a relative 1e-6 of the value at which the other ends. Ours stops once it can show
 that it is within 1e-6 of the minimum, so its time is the time to that stop. scikit-learn is run until it converges as closely as it can,

@@ -122,7 +122,9 @@ def test_it_is_plain_data_with_everything_in_it(run):
             "best", "config", "versions",
         ]
         assert (got["step"], got["epoch"]) == (8, 2)
-        assert got["sampler"] == {"epoch": 2, "position": 32, "batch_size": 16, "images": 50}
+        sampler = dict(got["sampler"])
+        assert len(bytes.fromhex(sampler.pop("list_sha256"))) == 32
+        assert sampler == {"epoch": 2, "position": 32, "batch_size": 16, "images": 50}
         assert got["config"]["model"]["encoder"] == {"kind": "resnet18", "stem": "small", "width": 64}
         assert got["versions"]["libtorch"] == "2.11.0" and got["loss_state"] == {"beta_ema": None}
         assert type(got["model"]) is OrderedDict and type(got["optimizer"]) is dict
