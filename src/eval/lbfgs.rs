@@ -50,7 +50,8 @@ pub(super) fn axpy(a: f64, x: &[f64], y: &mut [f64]) {
 /// Minimises a convex function from `start` until `enough(value, gradient norm)`.
 ///
 /// `function` gives the value and the gradient; `precondition` applies an approximate inverse Hessian, symmetric and
-/// positive definite, in place. `rounding` is that of the value, relative: smaller differences say nothing about decrease. The line search bisects for the weak Wolfe conditions, which keep every curvature pair positive.
+/// positive definite, in place. `rounding` is that of the value, relative: smaller differences say nothing about decrease. The
+/// line search bisects for the weak Wolfe conditions, which keep every curvature pair positive.
 ///
 /// # Errors
 /// What `function` reports, and [`Error::NonFinite`] for a value or gradient that is not finite at `start`.

@@ -223,11 +223,7 @@ struct RoughBlock {
 
 impl RoughBlock {
     fn new(x: &[f32], columns: usize, y: &[usize]) -> RoughBlock {
-        let mut turned = vec![0f32; x.len()];
-        for (i, row) in x.chunks_exact(columns).enumerate() {
-            turned[i..].iter_mut().step_by(y.len()).zip(row).for_each(|(to, from)| *to = *from);
-        }
-        RoughBlock { x: Panels::left(x, columns), turned: Panels::right(&turned, y.len()), y: y.to_vec() }
+        RoughBlock { x: Panels::left(x, columns), turned: Panels::right_of_columns(x, columns), y: y.to_vec() }
     }
 
     /// Adds the loss, and its gradient [classes, d + 1], for weights [classes, d + 1].
@@ -355,7 +351,8 @@ impl Problem {
     /// The same in float32.
     fn rough_sums(&self, parameters: &[f64]) -> (f64, Vec<f64>) {
         let weights: Vec<f32> = parameters.iter().map(|w| *w as f32).collect();
-        let weights = Panels::right(&weights, self.columns);
+        let columns = self.columns;
+        let weights = self.pool.install(|| Panels::right(&weights, columns));
         let (classes, rough) = (self.classes, &self.rough);
         let lane_sums = |lane: &Vec<RoughBlock>| {
             let (mut loss, mut gradient) = (0.0, vec![0.0; parameters.len()]);

@@ -17,7 +17,7 @@ const MOST_LANES: usize = 16;
 
 /// Takes the products of rows of the left side.
 pub(super) trait Reader {
-    /// Products of a row of the left side are read where one of them is at least this.
+    /// Products of a row of the left side that are all below this need not be read.
     fn floor(&self, row: usize) -> f32;
 
     /// The products of a row of the left side with the rows `first..` of the right side.
@@ -40,20 +40,17 @@ impl Panels {
 
     /// The columns of rows of length `count` as a left side.
     pub fn left_of_columns(rows: &[f32], count: usize) -> Panels {
-        let d = rows.len() / count;
-        let mut values = vec![0f32; count.next_multiple_of(LEFT) * d];
-        for (p, panel) in values.chunks_exact_mut(LEFT * d).enumerate() {
-            let width = LEFT.min(count - LEFT * p);
-            for (to, row) in panel.chunks_exact_mut(LEFT).zip(rows.chunks_exact(count)) {
-                to[..width].copy_from_slice(&row[LEFT * p..][..width]);
-            }
-        }
-        Panels { values, width: LEFT, rows: count, d }
+        Panels::of_columns(rows, count, LEFT)
     }
 
     /// Rows of length `d` as a right side, for this processor.
     pub fn right(rows: &[f32], d: usize) -> Panels {
         Panels::of(rows, d, Arch::new().dispatch(Width))
+    }
+
+    /// The columns of rows of length `count` as a right side, for this processor.
+    pub fn right_of_columns(rows: &[f32], count: usize) -> Panels {
+        Panels::of_columns(rows, count, Arch::new().dispatch(Width))
     }
 
     fn of(rows: &[f32], d: usize, width: usize) -> Panels {
@@ -64,6 +61,18 @@ impl Panels {
                 panel[place..].iter_mut().step_by(width).zip(row).for_each(|(to, from)| *to = *from);
             }
         });
+        Panels { values, width, rows: count, d }
+    }
+
+    fn of_columns(rows: &[f32], count: usize, width: usize) -> Panels {
+        let d = rows.len() / count;
+        let mut values = vec![0f32; count.next_multiple_of(width) * d];
+        for (panel, first) in values.chunks_exact_mut(width * d).zip((0..).step_by(width)) {
+            let filled = width.min(count - first);
+            for (to, row) in panel.chunks_exact_mut(width).zip(rows.chunks_exact(count)) {
+                to[..filled].copy_from_slice(&row[first..first + filled]);
+            }
+        }
         Panels { values, width, rows: count, d }
     }
 
@@ -136,8 +145,9 @@ impl<R: Reader> WithSimd for Products<'_, R> {
                 let rows = LEFT * place..left.rows.min(LEFT * (place + 1));
                 for (row, products) in rows.zip(multiply(simd, panel, right)) {
                     let floor = simd.splat_f32s(reader.floor(row));
-                    let above = products.map(|products| simd.greater_than_or_equal_f32s(products, floor));
-                    if simd.first_true_m32s(simd.or_m32s(above[0], above[1])) < S::F32_LANES {
+                    // What is not below the floor: NaN too.
+                    let [left, right] = products.map(|products| simd.less_than_f32s(products, floor));
+                    if simd.first_true_m32s(simd.not_m32s(simd.and_m32s(left, right))) < S::F32_LANES {
                         S::as_mut_simd_f32s(&mut memory).0[..RIGHT_VECTORS].copy_from_slice(&products);
                         reader.read(row, &memory[..count], first);
                     }
@@ -201,11 +211,21 @@ mod tests {
             }
             let mut turned = vec![0f32; d * rows];
             x.iter().enumerate().for_each(|(i, v)| turned[i % d * rows + i / d] = *v);
-            for left in [left, Panels::left_of_columns(&turned, rows)] {
+            let mut turned_right = vec![0f32; d * columns];
+            y.iter().enumerate().for_each(|(i, v)| turned_right[i % d * columns + i / d] = *v);
+            let sides = [
+                (&left, &right),
+                (&Panels::left_of_columns(&turned, rows), &right),
+                (&left, &Panels::right_of_columns(&turned_right, columns)),
+            ];
+            for (left, right) in sides {
                 let mut out = vec![f32::NAN; rows * columns];
-                left.fill(&right, &mut out);
+                left.fill(right, &mut out);
                 assert!(out.iter().zip(&table.values).all(|(a, b)| Some(*a) == *b));
             }
+            let mut out = vec![0.0; columns];
+            Panels::left(&vec![f32::NAN; d], d).fill(&right, &mut out);
+            assert!(out.iter().all(|v| v.is_nan()), "what is no number is written too");
             for (i, product) in table.values.iter().enumerate() {
                 let (x, y) = (&x[i / columns * d..][..d], &y[i % columns * d..][..d]);
                 let exact: f64 = x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();

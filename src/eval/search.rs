@@ -255,7 +255,7 @@ impl Ranking<'_> {
         let mut first = 0;
         for block in blocks {
             let width = block.size2()?.1 as usize;
-            with_floats(&queries.f_matmul(block)?.f_to_device(Device::Cpu)?, |products| {
+            with_floats(&queries.f_matmul(block)?, |products| {
                 let rows = candidates.par_iter_mut().zip(products.par_chunks(width)).with_min_len(64);
                 rows.for_each(|(candidates, products)| candidates.add_above(products, first as u32));
                 Ok(())

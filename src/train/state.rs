@@ -112,8 +112,8 @@ pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
     let config = config.map_err(|e| wrong(format!("its `config` cannot be read: {e}")))?;
     plan.refuse_changes(&config, path)?;
     let sampler = need("sampler")?;
-    let before = (sampler.get("images").and_then(Value::as_u64), sampler.get("list_sha256").and_then(Value::as_str));
-    plan.refuse_other_images(before.0, before.1, path)?;
+    let (images, list) = (sampler.get("images"), sampler.get("list_sha256"));
+    plan.refuse_other_images(images.and_then(Value::as_u64), list.and_then(Value::as_str), path)?;
     let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
     let step = number("step")?;
     let tensors = |key: &str| need(key)?.tensors().ok_or_else(|| wrong(format!("`{key}` is no state_dict")));
