@@ -8,27 +8,27 @@
 //!
 //! Each penalty's fit starts from the solution of the next stronger one. The preconditioner is the inverse of the Hessian at
 //! the start, from a part of the samples: all of it for few classes and dimensions, else its diagonal blocks for some classes
-//! at a time, else one block for every class with its weights `p (1 - p)` replaced by their mean over the classes. With all
-//! of it a fit takes some ten steps, where plain L-BFGS takes many hundreds on features that nearly depend on each other.
+//! at a time, else an approximation of each class's block ([`ByClass`]). With all of it a fit takes some ten steps, where plain
+//! L-BFGS takes many hundreds on features that nearly depend on each other.
 
-use super::lbfgs::{Minimum, axpy, dot, minimise};
+use super::lbfgs::{Minimum, dot, minimise};
 use super::linear::{BLOCK, Classifier, Fit, Task, augmented};
 use super::panels::Panels;
-use super::precondition::Cholesky;
+use super::precondition::{ByClass, Cholesky};
+use super::softmax;
 use crate::config::eval::LbfgsConfig;
 use crate::error::{Error, Result};
 use crate::torch::workers;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::Serialize;
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 /// Classes are padded to a multiple of this: narrow float64 products are then several times as fast.
 const WIDTH: usize = 12;
 /// Sums that are formed side by side.
 const LANES: usize = 16;
-/// Samples of a block in float32: with some hundred classes, both sides of its products stay in a core's own cache.
-const ROUGH_BLOCK: usize = 512;
 /// Relative distance of the objective from its minimum that the final fit aims at, and that each fit of the sweep does.
 const FINAL_GAP: f64 = 1e-6;
 const SWEEP_GAP: f64 = 1e-3;
@@ -44,6 +44,8 @@ const ROUNDING: f64 = 1e-13;
 const ROUGH_ROUNDING: f64 = 1e-7;
 /// Share of the gap that steps in float32 aim at, so that float64 most often has nothing to add.
 const ROUGH_SHARE: f64 = 0.5;
+/// A start is found on one of so many samples.
+const GLANCE: usize = 4;
 /// Steps after which a preconditioner that is the whole Hessian is computed anew.
 const RENEWED: usize = 40;
 /// Above this many dimensions the preconditioner would cost more than it saves, and none is used.
@@ -172,32 +174,55 @@ struct Problem {
     /// Each lane sums its blocks in turn, and the lanes' sums are added in order: the same for every number of threads.
     lanes: Vec<Vec<Block>>,
     /// The same in float32, on a CPU.
-    rough: Vec<Vec<RoughBlock>>,
-    pool: ThreadPool,
+    rough: Vec<Vec<softmax::Block>>,
+    pool: Arc<ThreadPool>,
     samples: usize,
     columns: usize,
     classes: usize,
     mean: Tensor,
     scale: Tensor,
     constant_features: usize,
+    /// Of some samples, once a preconditioner asks for them.
+    axes: Option<Axes>,
 }
 
-/// Cholesky factors of diagonal blocks of the Hessian, for consecutive parameters; a single smaller one is that of each class.
-struct Curvature(Vec<Cholesky>);
+/// Samples along the principal axes of a part of them.
+struct Axes {
+    /// Orthonormal, in columns, [d + 1, d + 1].
+    vectors: Tensor,
+    /// Samples in their coordinates, [rows, d + 1].
+    rotated: Tensor,
+}
+
+impl Axes {
+    fn of(x: &Tensor) -> Result<Axes> {
+        let centred = x.f_sub(&x.f_mean_dim(0i64, true, Kind::Double)?)?;
+        let (_, vectors) = centred.f_tr()?.f_matmul(&centred)?.f_linalg_eigh("L")?;
+        Ok(Axes { rotated: x.f_matmul(&vectors)?, vectors })
+    }
+}
+
+/// An approximate inverse of the Hessian.
+enum Curvature {
+    /// Factors of diagonal blocks, for as many parameters each; the last may be smaller.
+    Blocks(Vec<Cholesky>),
+    /// A rougher block for each class.
+    ByClass(ByClass),
+}
 
 impl Curvature {
-    /// Whether one block has all parameters.
-    fn is_whole(&self, parameters: usize) -> bool {
-        self.0[0].n() == parameters
+    /// Whether it is that of all of the Hessian.
+    fn is_whole(&self) -> bool {
+        matches!(self, Curvature::Blocks(factors) if factors.len() == 1)
     }
 
     /// Solves in place.
     fn solve(&self, v: &mut [f64]) {
-        match self.0.as_slice() {
-            [shared] => v.par_chunks_mut(shared.n()).for_each(|v| shared.solve(v)),
-            factors => {
+        match self {
+            Curvature::Blocks(factors) => {
                 v.par_chunks_mut(factors[0].n()).zip(factors).for_each(|(v, factor)| factor.solve(v));
             }
+            Curvature::ByClass(inverse) => inverse.solve(v),
         }
     }
 }
@@ -205,45 +230,12 @@ impl Curvature {
 /// How products are computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Precision {
+    /// In float32 on some of the samples: near enough for a start.
+    Glance,
     /// In float32, in a third of the time.
     Rough,
     /// In float64.
     Exact,
-}
-
-/// A part of the samples in float32, packed for both products.
-struct RoughBlock {
-    /// [rows, d + 1]
-    x: Panels,
-    /// [d + 1, rows]
-    turned: Panels,
-    /// Class numbers.
-    y: Vec<usize>,
-}
-
-impl RoughBlock {
-    fn new(x: &[f32], columns: usize, y: &[usize]) -> RoughBlock {
-        RoughBlock { x: Panels::left(x, columns), turned: Panels::right_of_columns(x, columns), y: y.to_vec() }
-    }
-
-    /// Adds the loss, and its gradient [classes, d + 1], for weights [classes, d + 1].
-    fn add_loss(&self, weights: &Panels, classes: usize, loss: &mut f64, gradient: &mut [f64]) {
-        let mut residual = vec![0f32; self.y.len() * classes];
-        self.x.fill(weights, &mut residual);
-        for (row, &y) in residual.chunks_exact_mut(classes).zip(&self.y) {
-            let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let own = row[y];
-            row.iter_mut().for_each(|v| *v = (*v - most).exp());
-            let sum: f64 = row.iter().map(|v| f64::from(*v)).sum();
-            *loss += sum.ln() - f64::from(own - most);
-            let share = (1.0 / sum) as f32;
-            row.iter_mut().for_each(|v| *v *= share);
-            row[y] -= 1.0;
-        }
-        let mut product = vec![0f32; gradient.len()];
-        Panels::left_of_columns(&residual, classes).fill(&self.turned, &mut product);
-        gradient.iter_mut().zip(product).for_each(|(sum, v)| *sum += f64::from(v));
-    }
 }
 
 /// A part of the samples.
@@ -277,27 +269,35 @@ impl Problem {
         let constant_features = usize::try_from(constant.f_sum(Kind::Int64)?.f_int64_value(&[])?).unwrap_or(0);
         let scale = deviation.f_masked_fill(&constant, 1.0)?;
 
-        let mut lanes: Vec<Vec<Block>> = (0..LANES).map(|_| Vec::new()).collect();
-        for (b, rows) in rows.chunks(BLOCK).enumerate() {
-            let y: Vec<i64> = rows.iter().map(|&i| task.classes.train[i as usize] as i64).collect();
-            let y = Tensor::f_from_slice(&y)?.f_to_device(task.device)?.f_unsqueeze(1)?;
-            lanes[b % LANES].push(Block { x: augmented(&block(rows)?, &mean, &scale)?, y });
-        }
-        lanes.retain(|lane| !lane.is_empty());
+        // By class, and then in turn: every lane has its share of every class, in whatever order they came.
+        let mut rows = rows.to_vec();
+        rows.sort_by_key(|&i| task.classes.train[i as usize]);
+        let count = LANES.min(samples.div_ceil(softmax::BLOCK));
         let (columns, classes) = (d + 1, task.classes.count());
-        let mut rough: Vec<Vec<RoughBlock>> = lanes.iter().map(|_| Vec::new()).collect();
-        if task.device == Device::Cpu {
-            for (lane, rough) in lanes.iter().zip(&mut rough) {
-                for Block { x, y } in lane {
+        let (mut lanes, mut rough) = (Vec::new(), Vec::new());
+        for lane in 0..count {
+            let rows: Vec<i64> = rows.iter().skip(lane).step_by(count).copied().collect();
+            let (mut blocks, mut rough_blocks) = (Vec::new(), Vec::new());
+            for rows in even_chunks(&rows, BLOCK) {
+                let y: Vec<usize> = rows.iter().map(|&i| task.classes.train[i as usize]).collect();
+                let x = augmented(&block(rows)?, &mean, &scale)?;
+                if task.device == Device::Cpu {
                     let x = Vec::<f32>::try_from(&x.f_to_kind(Kind::Float)?.f_flatten(0, -1)?)?;
-                    let y: Vec<usize> =
-                        Vec::<i64>::try_from(&y.f_flatten(0, -1)?)?.iter().map(|y| *y as usize).collect();
-                    let parts = x.par_chunks(ROUGH_BLOCK * columns).zip(y.par_chunks(ROUGH_BLOCK));
-                    rough.par_extend(parts.map(|(x, y)| RoughBlock::new(x, columns, y)));
+                    let mut x = x.as_slice();
+                    for y in even_chunks(&y, softmax::BLOCK) {
+                        let (own, rest) = x.split_at(y.len() * columns);
+                        rough_blocks.push(softmax::Block::new(own, columns, y));
+                        x = rest;
+                    }
                 }
+                let y: Vec<i64> = y.into_iter().map(|y| y as i64).collect();
+                blocks.push(Block { x, y: Tensor::f_from_slice(&y)?.f_to_device(task.device)?.f_unsqueeze(1)? });
             }
+            lanes.push(blocks);
+            rough.push(rough_blocks);
         }
-        Ok(Problem { lanes, rough, pool: workers()?, samples, columns, classes, mean, scale, constant_features })
+        let pool = Arc::new(workers()?);
+        Ok(Problem { lanes, rough, pool, samples, columns, classes, mean, scale, constant_features, axes: None })
     }
 
     fn classifier(&self, parameters: &[f64]) -> Result<Classifier> {
@@ -310,17 +310,20 @@ impl Problem {
 
     /// The mean cross-entropy, and its gradient.
     fn loss(&mut self, parameters: &[f64], precision: Precision) -> Result<(f64, Vec<f64>)> {
-        let samples = self.samples as f64;
-        let (loss, mut gradient) = match precision {
-            Precision::Rough => self.rough_sums(parameters),
+        let (samples, loss, mut gradient) = match precision {
+            Precision::Glance => {
+                rough_sums(&self.pool, &self.rough[..self.rough.len().div_ceil(GLANCE)], parameters, self.columns)
+            }
+            Precision::Rough => rough_sums(&self.pool, &self.rough, parameters, self.columns),
             Precision::Exact => self.sums(parameters)?,
         };
+        let samples = samples as f64;
         gradient.iter_mut().for_each(|g| *g /= samples);
         Ok((loss / samples, gradient))
     }
 
-    /// The cross-entropy and its gradient, summed over the samples.
-    fn sums(&mut self, parameters: &[f64]) -> Result<(f64, Vec<f64>)> {
+    /// The samples, and the cross-entropy and its gradient summed over them.
+    fn sums(&mut self, parameters: &[f64]) -> Result<(usize, f64, Vec<f64>)> {
         let (columns, classes, device) = (self.columns, self.classes as i64, self.mean.device());
         let padding = (self.classes.next_multiple_of(WIDTH) - self.classes) as i64;
         let lane_sums = |lane: &mut Vec<Block>| -> Result<Option<(Tensor, Tensor)>> {
@@ -345,27 +348,8 @@ impl Problem {
         for (l, g) in sums {
             (loss, gradient) = (loss.f_add(&l)?, gradient.f_add(&g)?);
         }
-        Ok((loss.f_double_value(&[])?, numbers(&gradient.f_narrow(1, 0, classes)?.f_tr()?.f_contiguous()?)?))
-    }
-
-    /// The same in float32.
-    fn rough_sums(&self, parameters: &[f64]) -> (f64, Vec<f64>) {
-        let weights: Vec<f32> = parameters.iter().map(|w| *w as f32).collect();
-        let columns = self.columns;
-        let weights = self.pool.install(|| Panels::right(&weights, columns));
-        let (classes, rough) = (self.classes, &self.rough);
-        let lane_sums = |lane: &Vec<RoughBlock>| {
-            let (mut loss, mut gradient) = (0.0, vec![0.0; parameters.len()]);
-            lane.iter().for_each(|block| block.add_loss(&weights, classes, &mut loss, &mut gradient));
-            (loss, gradient)
-        };
-        let sums: Vec<(f64, Vec<f64>)> = self.pool.install(|| rough.par_iter().map(lane_sums).collect());
-        let (mut loss, mut gradient) = (0.0, vec![0.0; parameters.len()]);
-        for (l, g) in sums {
-            loss += l;
-            axpy(1.0, &g, &mut gradient);
-        }
-        (loss, gradient)
+        let gradient = numbers(&gradient.f_narrow(1, 0, classes)?.f_tr()?.f_contiguous()?)?;
+        Ok((self.samples, loss.f_double_value(&[])?, gradient))
     }
 
     /// The loss with its penalty, and the gradient of both.
@@ -393,27 +377,26 @@ impl Problem {
         let parts: Vec<Tensor> =
             self.lanes.iter().flatten().map(|block| Ok(block.x.f_slice(0, 0, None, every)?)).collect::<Result<_>>()?;
         let x = Tensor::f_cat(&parts, 0)?;
+        if together == 0 {
+            return Ok(Some(Curvature::ByClass(self.by_class(x, parameters, l2)?)));
+        }
         // On a worker, as all products here: LibTorch's own threads may sum in another order.
         let (x, p) = self.pool.install(move || -> Result<(Tensor, Tensor)> {
             let p = x.f_matmul(&matrix(parameters, columns, x.device())?)?.f_softmax(1, Kind::Double)?;
             Ok((x, p))
         })?;
         let (samples, diagonal) = (x.size()[0] as f64, p.f_sub(&p.f_square()?)?);
-        // For each class, or for their mean: the weights of the samples in its row of blocks of the Hessian, [samples, classes
-        // taken together].
-        let weights: Vec<(Tensor, Tensor)> = match together {
-            0 => vec![(x.shallow_clone(), diagonal.f_mean_dim(1i64, true, Kind::Double)?)],
-            _ => (0..classes)
-                .map(|class| {
-                    let first = class / together * together;
-                    let (class, count) = (class as i64, together.min(classes - first) as i64);
-                    let weights = p.f_narrow(1, first as i64, count)?.f_mul(&p.f_narrow(1, class, 1)?.f_neg()?)?;
-                    let mut own = weights.f_narrow(1, class - first as i64, 1)?;
-                    own.f_copy_(&diagonal.f_narrow(1, class, 1)?)?;
-                    Ok((x.shallow_clone(), weights))
-                })
-                .collect::<Result<_>>()?,
-        };
+        // For each class: the weights of the samples in its row of blocks of the Hessian, [samples, classes taken together].
+        let weights: Vec<(Tensor, Tensor)> = (0..classes)
+            .map(|class| {
+                let first = class / together * together;
+                let (class, count) = (class as i64, together.min(classes - first) as i64);
+                let weights = p.f_narrow(1, first as i64, count)?.f_mul(&p.f_narrow(1, class, 1)?.f_neg()?)?;
+                let mut own = weights.f_narrow(1, class - first as i64, 1)?;
+                own.f_copy_(&diagonal.f_narrow(1, class, 1)?)?;
+                Ok((x.shallow_clone(), weights))
+            })
+            .collect::<Result<_>>()?;
         let rows = |(x, weights): (Tensor, Tensor)| -> Result<Vec<f64>> {
             let scaled = x.f_unsqueeze(1)?.f_mul(&weights.f_unsqueeze(2)?)?.f_flatten(1, 2)?;
             numbers(&x.f_tr()?.f_matmul(&scaled)?.f_div_scalar(samples)?)
@@ -425,7 +408,30 @@ impl Problem {
             matrix.iter_mut().step_by(n + 1).for_each(|v| *v += l2);
             Cholesky::factor(matrix, n)
         };
-        Ok(Some(Curvature(rows.chunks(together.max(1)).map(factor).collect::<Result<_>>()?)))
+        Ok(Some(Curvature::Blocks(rows.chunks(together).map(factor).collect::<Result<_>>()?)))
+    }
+
+    /// The preconditioner from samples [rows, d + 1], which are the same in every call.
+    fn by_class(&mut self, x: Tensor, parameters: &[f64], l2: f64) -> Result<ByClass> {
+        let (columns, axes) = (self.columns, self.axes.take());
+        let (axes, inverse) = self.pool.install(move || -> Result<(Axes, ByClass)> {
+            let axes = axes.map_or_else(|| Axes::of(&x), Ok)?;
+            let (x, samples) = (&axes.rotated, x.size()[0] as f64);
+            let turned = axes.vectors.f_tr()?.f_matmul(&matrix(parameters, columns, x.device())?)?;
+            let p = x.f_matmul(&turned)?.f_softmax(1, Kind::Double)?;
+            let weights = p.f_sub(&p.f_square()?)?;
+            let sums = weights.f_sum_dim_intlist(0i64, false, Kind::Double)?;
+            // A class without any weight has neither mean nor variance.
+            let shares = weights.f_div(&sums.f_clamp_min(f64::MIN_POSITIVE)?)?.f_tr()?;
+            let means = shares.f_matmul(x)?;
+            let variances = shares.f_matmul(&x.f_square()?)?.f_sub(&means.f_square()?)?.f_clamp_min(0.0)?;
+            let [vectors, weights, means, variances] =
+                [&axes.vectors, &sums.f_div_scalar(samples)?, &means, &variances].map(numbers);
+            let inverse = ByClass::new(&vectors?, &weights?, &means?, &variances?, l2);
+            Ok((axes, inverse))
+        })?;
+        self.axes = Some(axes);
+        Ok(inverse)
     }
 
     /// Fits one penalty from zero, by way of stronger ones.
@@ -433,7 +439,10 @@ impl Problem {
         let mut minimum = Minimum { x: vec![0.0; self.columns * self.classes], ..Minimum::default() };
         let mut stronger = 1.0;
         while stronger > 2.0 * l2 {
-            minimum = self.proceed(minimum, stronger, WAY_GAP)?;
+            minimum = match self.mean.device() {
+                Device::Cpu => self.approach(minimum, stronger, WAY_GAP, Precision::Glance)?,
+                _ => self.descend(minimum, stronger, WAY_GAP, Precision::Exact)?,
+            };
             stronger *= 0.1;
         }
         self.proceed(minimum, l2, gap)
@@ -445,14 +454,7 @@ impl Problem {
         if self.mean.device() != Device::Cpu {
             return self.descend(from, l2, gap, Precision::Exact);
         }
-        let near = match self.descend(from.clone(), l2, ROUGH_SHARE * gap, Precision::Rough) {
-            // Beyond float32's range.
-            Err(Error::NonFinite(_)) => from,
-            near => near?,
-        };
-        if gap >= WAY_GAP {
-            return Ok(near);
-        }
+        let near = self.approach(from, l2, ROUGH_SHARE * gap, Precision::Rough)?;
         let (value, gradient) = self.objective(&near.x, l2, Precision::Exact)?;
         let gradient_norm = dot(&gradient, &gradient).sqrt();
         if enough(value, gradient_norm, l2, gap) {
@@ -461,16 +463,24 @@ impl Problem {
         self.descend(near, l2, gap, Precision::Exact)
     }
 
+    /// Descends in float32, where that has the range for it.
+    fn approach(&mut self, from: Minimum, l2: f64, gap: f64, precision: Precision) -> Result<Minimum> {
+        match self.descend(from.clone(), l2, gap, precision) {
+            Err(Error::NonFinite(_)) => Ok(from),
+            near => near,
+        }
+    }
+
     fn descend(&mut self, from: Minimum, l2: f64, gap: f64, precision: Precision) -> Result<Minimum> {
         let rounding = if precision == Precision::Exact { ROUNDING } else { ROUGH_ROUNDING };
         let mut minimum = from;
         loop {
             let curvature = self.preconditioner(&minimum.x, l2)?;
-            let precondition = |v: &mut [f64]| curvature.iter().for_each(|c| c.solve(v));
+            let pool = self.pool.clone();
+            let precondition = |v: &mut [f64]| pool.install(|| curvature.iter().for_each(|c| c.solve(v)));
             // Where the Hessian has changed so much that its old self is no help, it is taken anew; an approximation of it
             // gains nothing by that.
-            let most =
-                if curvature.as_ref().is_some_and(|c| c.is_whole(minimum.x.len())) { RENEWED } else { MOST_ITERATIONS };
+            let most = if curvature.as_ref().is_some_and(Curvature::is_whole) { RENEWED } else { MOST_ITERATIONS };
             let objective = |x: &[f64]| self.objective(x, l2, precision);
             let enough = |value, norm| enough(value, norm, l2, gap);
             let next = minimise(minimum.x, objective, precondition, enough, rounding, most)?;
@@ -481,6 +491,35 @@ impl Problem {
             }
         }
     }
+}
+
+/// The samples of lanes in float32, and the cross-entropy and its gradient [classes, d + 1] summed over them.
+fn rough_sums(
+    pool: &ThreadPool,
+    lanes: &[Vec<softmax::Block>],
+    parameters: &[f64],
+    columns: usize,
+) -> (usize, f64, Vec<f64>) {
+    let weights: Vec<f32> = parameters.iter().map(|w| *w as f32).collect();
+    let weights = Panels::left(&weights, columns);
+    let samples = lanes.iter().flatten().map(softmax::Block::rows).sum();
+    let lane_sums = |lane: &Vec<softmax::Block>| {
+        let mut sums = softmax::Sums::new(parameters.len());
+        lane.iter().for_each(|block| sums.add(block, &weights));
+        sums
+    };
+    let sums: Vec<_> = pool.install(|| lanes.par_iter().map(lane_sums).collect());
+    let (mut loss, mut gradient) = (0.0, vec![0.0; parameters.len()]);
+    for lane in sums {
+        loss += lane.loss;
+        gradient.iter_mut().zip(lane.gradient).for_each(|(sum, v)| *sum += f64::from(v));
+    }
+    (samples, loss, gradient)
+}
+
+/// Chunks of at most `most`, none of which is much smaller than another.
+fn even_chunks<T>(items: &[T], most: usize) -> std::slice::Chunks<'_, T> {
+    items.chunks(items.len().div_ceil(items.len().div_ceil(most).max(1)).max(1))
 }
 
 /// Whether an objective is within a relative `gap` of its minimum: one that is strongly convex with modulus m is within

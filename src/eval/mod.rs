@@ -15,6 +15,7 @@ mod precondition;
 pub mod record;
 pub mod run;
 mod search;
+mod softmax;
 pub mod source;
 pub mod split;
 

@@ -35,37 +35,25 @@ pub(super) struct Panels {
 impl Panels {
     /// Rows of length `d` as a left side.
     pub fn left(rows: &[f32], d: usize) -> Panels {
-        Panels::of(rows, d, LEFT)
-    }
-
-    /// The columns of rows of length `count` as a left side.
-    pub fn left_of_columns(rows: &[f32], count: usize) -> Panels {
-        Panels::of_columns(rows, count, LEFT)
+        let count = rows.len() / d;
+        let mut values = vec![0f32; count.next_multiple_of(LEFT) * d];
+        let panels = values.chunks_exact_mut(LEFT * d).zip(rows.chunks(LEFT * d));
+        panels.for_each(|(panel, rows)| pack(panel, rows, d, LEFT));
+        Panels { values, width: LEFT, rows: count, d }
     }
 
     /// Rows of length `d` as a right side, for this processor.
     pub fn right(rows: &[f32], d: usize) -> Panels {
-        Panels::of(rows, d, Arch::new().dispatch(Width))
+        let (count, width) = (rows.len() / d, Arch::new().dispatch(Width));
+        let mut values = vec![0f32; count.next_multiple_of(width) * d];
+        let panels = values.par_chunks_mut(width * d).zip(rows.par_chunks(width * d));
+        panels.for_each(|(panel, rows)| pack(panel, rows, d, width));
+        Panels { values, width, rows: count, d }
     }
 
     /// The columns of rows of length `count` as a right side, for this processor.
     pub fn right_of_columns(rows: &[f32], count: usize) -> Panels {
-        Panels::of_columns(rows, count, Arch::new().dispatch(Width))
-    }
-
-    fn of(rows: &[f32], d: usize, width: usize) -> Panels {
-        let count = rows.len() / d;
-        let mut values = vec![0f32; count.next_multiple_of(width) * d];
-        values.par_chunks_mut(width * d).zip(rows.par_chunks(width * d)).for_each(|(panel, rows)| {
-            for (place, row) in rows.chunks_exact(d).enumerate() {
-                panel[place..].iter_mut().step_by(width).zip(row).for_each(|(to, from)| *to = *from);
-            }
-        });
-        Panels { values, width, rows: count, d }
-    }
-
-    fn of_columns(rows: &[f32], count: usize, width: usize) -> Panels {
-        let d = rows.len() / count;
+        let (d, width) = (rows.len() / count, Arch::new().dispatch(Width));
         let mut values = vec![0f32; count.next_multiple_of(width) * d];
         for (panel, first) in values.chunks_exact_mut(width * d).zip((0..).step_by(width)) {
             let filled = width.min(count - first);
@@ -81,9 +69,14 @@ impl Panels {
         Arch::new().dispatch(Products { left: self, right, begin, end, reader });
     }
 
-    /// Writes the products of all rows with all rows of `right`, row by row.
-    pub fn fill(&self, right: &Panels, out: &mut [f32]) {
-        self.products(right, 0, right.rows, &mut Filled { out, columns: right.rows });
+    /// Adds the products of all rows with all rows of `right` to a matrix.
+    pub fn add_products(&self, right: &Panels, matrix: &mut [f32]) {
+        self.products(right, 0, right.rows, &mut Sums { matrix, columns: right.rows });
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
     }
 
     /// The multiple of a panel's rows that is next to `rows` upwards.
@@ -92,13 +85,20 @@ impl Panels {
     }
 }
 
-/// All products, row by row.
-struct Filled<'a> {
-    out: &'a mut [f32],
+/// Copies rows to a panel.
+fn pack(panel: &mut [f32], rows: &[f32], d: usize, width: usize) {
+    for (place, row) in rows.chunks_exact(d).enumerate() {
+        panel[place..].iter_mut().step_by(width).zip(row).for_each(|(to, from)| *to = *from);
+    }
+}
+
+/// Adds products to a matrix.
+struct Sums<'a> {
+    matrix: &'a mut [f32],
     columns: usize,
 }
 
-impl Reader for Filled<'_> {
+impl Reader for Sums<'_> {
     #[inline(always)]
     fn floor(&self, _: usize) -> f32 {
         f32::NEG_INFINITY
@@ -106,7 +106,8 @@ impl Reader for Filled<'_> {
 
     #[inline(always)]
     fn read(&mut self, row: usize, products: &[f32], first: usize) {
-        self.out[row * self.columns + first..][..products.len()].copy_from_slice(products);
+        let sums = self.matrix[row * self.columns + first..].iter_mut();
+        sums.zip(products).for_each(|(sum, product)| *sum += product);
     }
 }
 
@@ -209,22 +210,15 @@ mod tests {
             for begin in (0..columns).step_by(step) {
                 left.products(&right, begin, (begin + step).min(columns), &mut table);
             }
-            let mut turned = vec![0f32; d * rows];
-            x.iter().enumerate().for_each(|(i, v)| turned[i % d * rows + i / d] = *v);
-            let mut turned_right = vec![0f32; d * columns];
-            y.iter().enumerate().for_each(|(i, v)| turned_right[i % d * columns + i / d] = *v);
-            let sides = [
-                (&left, &right),
-                (&Panels::left_of_columns(&turned, rows), &right),
-                (&left, &Panels::right_of_columns(&turned_right, columns)),
-            ];
-            for (left, right) in sides {
-                let mut out = vec![f32::NAN; rows * columns];
-                left.fill(right, &mut out);
-                assert!(out.iter().zip(&table.values).all(|(a, b)| Some(*a) == *b));
+            let mut turned = vec![0f32; d * columns];
+            y.iter().enumerate().for_each(|(i, v)| turned[i % d * columns + i / d] = *v);
+            for right in [&right, &Panels::right_of_columns(&turned, columns)] {
+                let mut out = vec![1.0; rows * columns];
+                left.add_products(right, &mut out);
+                assert!(out.iter().zip(&table.values).all(|(a, b)| Some(*a) == b.map(|product| 1.0 + product)));
             }
             let mut out = vec![0.0; columns];
-            Panels::left(&vec![f32::NAN; d], d).fill(&right, &mut out);
+            Panels::left(&vec![f32::NAN; d], d).add_products(&right, &mut out);
             assert!(out.iter().all(|v| v.is_nan()), "what is no number is written too");
             for (i, product) in table.values.iter().enumerate() {
                 let (x, y) = (&x[i / columns * d..][..d], &y[i % columns * d..][..d]);

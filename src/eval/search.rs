@@ -210,7 +210,7 @@ impl Ranking<'_> {
         if let Some(sample) = sample.filter(|_| rank < SAMPLE / 4) {
             for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
                 let mut found = vec![0.0; candidates.len() * SAMPLE];
-                part.fill(sample, &mut found);
+                part.add_products(sample, &mut found);
                 for (candidates, found) in candidates.iter_mut().zip(found.chunks_exact_mut(SAMPLE)) {
                     candidates.expect(*found.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1);
                 }
