@@ -3,6 +3,7 @@
 Needs the example `parity_model` and the binaries, which `cargo test --release` builds.
 """
 
+import itertools
 import json
 import os
 import pickle
@@ -156,6 +157,26 @@ def test_a_tree_of_icons_is_read_as_torchvision_reads_it(tmp_path):
             assert torch.equal(found, wanted)
             assert labels.tolist() == expected.targets
             assert names == [f"class-{c}" for c in range(4)]
+
+
+def test_jpegs_are_read_as_torchvision_reads_them(tmp_path):
+    rng = np.random.default_rng(4)
+    ways = [dict(subsampling=how) for how in (0, 1, 2, "4:1:1")] + [dict(progressive=True), dict(progressive=True, subsampling=0)]
+    ways += [dict(restart_marker_blocks=3), dict(optimize=True), dict(keep_rgb=True), dict(icc_profile=bytes(70_000))]
+    for i, (way, (h, w)) in enumerate(itertools.product(ways, [(40, 40), (41, 64), (64, 33), (1, 1), (17, 2), (200, 130)])):
+        rough = rng.integers(0, 256, (h, w, 3), dtype=np.uint8)
+        smooth = Image.fromarray(rough[: 2 + h // 8, : 2 + w // 8]).resize((w, h), Image.Resampling.BICUBIC)
+        for name, image in [("rough", Image.fromarray(rough)), ("smooth", smooth), ("grey", smooth.convert("L")), ("cmyk", smooth.convert("CMYK"))]:
+            folder = tmp_path / "train" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            plain = {"RGB": [], "L": ["keep_rgb"], "CMYK": ["keep_rgb", "subsampling"]}[image.mode]
+            more = {key: value for key, value in way.items() if key not in plain}
+            image.save(folder / f"{i}.jpg", quality=int(rng.choice([25, 75, 92, 100])), **more)
+    view = T.Compose([T.Resize(round(32 * 256 / 224)), T.CenterCrop(32), T.ToTensor()])
+    expected = torchvision.datasets.ImageFolder(tmp_path / "train", transform=view)
+    assert len(expected) == 240
+    found, labels, _ = images(tmp_path, f"{{kind: folder, root: {tmp_path}}}", "train", "{size: 32}")
+    assert torch.equal(found, torch.stack([image for image, _ in expected])) and labels.tolist() == expected.targets
 
 
 def test_doctor_tells_what_numpy_finds(tmp_path):

@@ -25,7 +25,7 @@ const HEADER: usize = 1024;
 /// Files decoded before they are written, for each thread.
 const AHEAD: usize = 16;
 /// Part of the cache's name: another number where its content would be another.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The decoded images of a set.
 #[derive(Debug)]

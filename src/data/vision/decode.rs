@@ -11,24 +11,20 @@
 //! | animation | the first frame; where a GIF's does not cover its screen, its transparent colour, or else its first | the first frame |
 //! | TIFF with an orientation | upright in any case; other formats where `data.exif_orientation` says so | as it loads TIFF |
 //!
-//! Pixels are those of Pillow for every format but JPEG, where decoders are free in how they transform, and above all in how
-//! they enlarge the colour planes: against libjpeg-turbo single values differ by up to 10 (by up to 2 without subsampling), by
-//! less than 0.6 on average; in the last column of an image of even width with colour planes of half the width by up to some
-//! 30, where the colours change sharply there.
+//! Pixels are those of Pillow, whose JPEG decoder is libjpeg-turbo; `libjpeg_turbo_rs` gives the same bytes.
 //!
-//! TIFF is read as grey, RGB, RGBA (8 and 16 bits), bilevel and CMYK; its other kinds (palette, floating point, CIELAB, YCbCr) are
-//! refused by name.
+//! Refused by name: CMYK JPEG whose black has another resolution than its cyan; TIFF that is not grey, palette, RGB, RGBA
+//! (8 and 16 bits), bilevel or CMYK (floating point, CIELAB, YCbCr).
 
+use super::palette_tiff;
 use crate::augment::Planes;
 use crate::config::augment::MAX_IMAGE_EDGE;
 use image::metadata::Orientation;
-use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use libjpeg_turbo_rs::{Decoder as JpegDecoder, JpegError, PixelFormat};
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use zune_core::bytestream::ZCursor;
-use zune_core::colorspace::ColorSpace;
-use zune_core::options::DecoderOptions;
-use zune_jpeg::JpegDecoder;
+use tiff::TiffError;
 
 /// What decoding depends on beside the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +33,53 @@ pub(super) struct Decoding {
     pub exif_orientation: bool,
     /// Larger images are refused.
     pub max_pixels: u64,
+}
+
+/// Why a file gives no image.
+enum Fault {
+    /// It is not whole, or too large.
+    Damaged(String),
+    /// It may be whole, but it is of a kind that is not read here.
+    Unsupported(String),
+}
+
+impl Fault {
+    fn damaged(reason: impl ToString) -> Fault {
+        Fault::Damaged(reason.to_string())
+    }
+}
+
+impl From<ImageError> for Fault {
+    fn from(error: ImageError) -> Fault {
+        match error {
+            ImageError::Unsupported(_) => Fault::Unsupported(error.to_string()),
+            _ => Fault::Damaged(error.to_string()),
+        }
+    }
+}
+
+impl From<JpegError> for Fault {
+    fn from(error: JpegError) -> Fault {
+        match error {
+            JpegError::Unsupported(_) => Fault::Unsupported(error.to_string()),
+            _ => Fault::Damaged(error.to_string()),
+        }
+    }
+}
+
+impl From<TiffError> for Fault {
+    fn from(error: TiffError) -> Fault {
+        match error {
+            TiffError::UnsupportedError(_) => Fault::Unsupported(error.to_string()),
+            _ => Fault::Damaged(error.to_string()),
+        }
+    }
+}
+
+impl From<gif::DecodingError> for Fault {
+    fn from(error: gif::DecodingError) -> Fault {
+        Fault::damaged(error)
+    }
 }
 
 /// Bytes that one pixel may take while it is decoded: four channels of 16 bits, and as much again for the format's own needs.
@@ -50,21 +93,31 @@ pub(super) fn decode(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &m
     if bytes.is_empty() {
         return Err("the file is empty; expected an image".into());
     }
-    let format = image::guess_format(bytes).ok().filter(ImageFormat::reading_enabled).ok_or_else(|| {
-        let begin: Vec<String> = bytes.iter().take(8).map(|b| format!("{b:02x}")).collect();
-        format!(
-            "begins with {}, as no JPEG, PNG, WebP, BMP, GIF, TIFF or PNM does; expected one of these",
-            begin.join(" ")
-        )
-    })?;
+    let format = image::guess_format(bytes)
+        .ok()
+        .filter(|format| *format == ImageFormat::Jpeg || format.reading_enabled())
+        .ok_or_else(|| {
+            let begin: Vec<String> = bytes.iter().take(8).map(|b| format!("{b:02x}")).collect();
+            format!(
+                "begins with {}, as no JPEG, PNG, WebP, BMP, GIF, TIFF or PNM does; expected one of these",
+                begin.join(" ")
+            )
+        })?;
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => jpeg(bytes, how, scratch, out),
         ImageFormat::Gif => gif(bytes, how, scratch, out),
+        ImageFormat::Tiff => match palette_tiff::as_grey(bytes) {
+            Some(grey) => indexed_tiff(&grey, how, out),
+            None => other(bytes, format, how, scratch, out),
+        },
         _ => other(bytes, format, how, scratch, out),
     }));
-    let orientation = decoded.unwrap_or_else(|_| Err("the decoder gave up".into())).map_err(|reason| {
+    let orientation = decoded.unwrap_or_else(|_| Err(Fault::damaged("the decoder gave up"))).map_err(|fault| {
+        let (what, reason) = match fault {
+            Fault::Damaged(reason) => ("no whole", reason),
+            Fault::Unsupported(reason) => ("a kind of", reason),
+        };
         let name = format!("{format:?}").to_uppercase();
-        let what = if reason.contains("not support") { "a kind of" } else { "no whole" };
         format!("{what} {name} image: {}", reason.trim().replace('\n', " "))
     })?;
     turn(out, orientation);
@@ -72,60 +125,69 @@ pub(super) fn decode(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &m
 }
 
 /// Refuses an image that would take too much memory, before any is taken.
-fn check_size(width: usize, height: usize, how: Decoding) -> Result<(), String> {
+fn check_size(width: usize, height: usize, how: Decoding) -> Result<(), Fault> {
     let most = how.max_pixels;
     if width == 0 || height == 0 {
-        return Err(format!("it has {width} x {height} pixels"));
+        return Err(Fault::Damaged(format!("it has {width} x {height} pixels")));
     }
     if width > MAX_IMAGE_EDGE || height > MAX_IMAGE_EDGE || width as u64 * height as u64 > most {
-        return Err(format!(
+        return Err(Fault::Damaged(format!(
             "its header says {width} x {height} pixels; expected edges of {MAX_IMAGE_EDGE} and {most} pixels in all at most, \
              beyond which it may be a decompression bomb (data.max_pixels)"
-        ));
+        )));
     }
     Ok(())
 }
 
-/// JPEG. The decoder's strict mode is what tells that data is missing; it also minds bytes between segments, which others pass over.
-fn jpeg(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> Result<Orientation, String> {
-    let attempt = |strict: bool, scratch: &mut Vec<u8>| {
-        let options = DecoderOptions::default()
-            .set_strict_mode(strict)
-            .set_max_width(MAX_IMAGE_EDGE)
-            .set_max_height(MAX_IMAGE_EDGE)
-            .jpeg_set_out_colorspace(ColorSpace::RGB);
-        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        decoder.decode_headers().map_err(|e| e.to_string())?;
-        let info = decoder.info().ok_or("it has no header")?;
-        let (width, height) = (usize::from(info.width), usize::from(info.height));
-        check_size(width, height, how)?;
-        scratch.resize(width * height * 3, 0);
-        decoder.decode_into(scratch).map_err(|e| e.to_string())?;
-        let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
-        Ok((width, height, orientation))
-    };
-    let result = attempt(true, scratch).or_else(|reason: String| {
-        if reason.contains("Extra bytes between headers") { attempt(false, scratch) } else { Err(reason) }
-    });
-    let (width, height, orientation) = result?;
-    spread(out, width, height, scratch.chunks_exact(3).map(|p| [p[0], p[1], p[2]]));
+/// JPEG. As in Pillow, CMYK is stored inverted, and a file without its end marker is cut off even where all pixels are there.
+fn jpeg(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> Result<Orientation, Fault> {
+    let mut decoder = JpegDecoder::new(bytes)?;
+    let header = decoder.header();
+    let (width, height) = (usize::from(header.width), usize::from(header.height));
+    let sampling: Vec<_> = header.components.iter().map(|c| (c.horizontal_sampling, c.vertical_sampling)).collect();
+    let cmyk = sampling.len() == 4;
+    if cmyk && sampling[3] != sampling[0] {
+        let reason = "its black has another resolution than its cyan, which is not supported; save it as RGB";
+        return Err(Fault::Unsupported(reason.into()));
+    }
+    check_size(width, height, how)?;
+    let marker = |code: u8| move |pair: &[u8]| pair == [0xff, code];
+    if bytes.windows(2).position(marker(0xda)) > bytes.windows(2).rposition(marker(0xd9)) {
+        return Err(Fault::damaged("unexpected end of data: its end marker is missing"));
+    }
+    decoder.set_output_format(if cmyk { PixelFormat::Cmyk } else { PixelFormat::Rgb });
+    scratch.resize(width * height * if cmyk { 4 } else { 3 }, 0);
+    decoder.decode_image_into(scratch)?;
+    if cmyk {
+        spread(out, width, height, scratch.chunks_exact(4).map(|p| [p[0], p[1], p[2]].map(|ink| without(ink, p[3]))));
+    } else {
+        spread(out, width, height, scratch.chunks_exact(3).map(|p| [p[0], p[1], p[2]]));
+    }
+    let orientation = decoder.exif_data().and_then(Orientation::from_exif_chunk);
     Ok(orientation.filter(|_| how.exif_orientation).unwrap_or(Orientation::NoTransforms))
+}
+
+/// What is left of white light by an ink and by black, both as the light that they let through, in Pillow's rounding.
+fn without(ink: u8, black: u8) -> u8 {
+    let black = u32::from(black);
+    let taken = u32::from(255 - ink) * black + 128;
+    (black - ((taken + (taken >> 8)) >> 8)) as u8
 }
 
 /// The first frame of a GIF. A frame that reaches beyond the screen enlarges it; colours that the table lacks are black, or go on
 /// with a table of greys.
-fn gif(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> Result<Orientation, String> {
+fn gif(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> Result<Orientation, Fault> {
     let mut options = gif::DecodeOptions::new();
     options.set_color_output(gif::ColorOutput::Indexed);
-    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(|e| e.to_string())?;
+    let mut decoder = options.read_info(Cursor::new(bytes))?;
     let screen = (usize::from(decoder.width()), usize::from(decoder.height()));
-    let frame = decoder.next_frame_info().map_err(|e| e.to_string())?.ok_or("it has no frame")?;
+    let frame = decoder.next_frame_info()?.ok_or_else(|| Fault::damaged("it has no frame"))?;
     let [left, top, columns, rows] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
     let (background, local) = (frame.transparent.unwrap_or(0), frame.palette.clone());
     let (width, height) = (screen.0.max(left + columns), screen.1.max(top + rows));
     check_size(width, height, how)?;
     scratch.resize(columns * rows, 0);
-    decoder.read_into_buffer(scratch).map_err(|e| e.to_string())?;
+    decoder.read_into_buffer(scratch)?;
     let table = local.as_deref().or(decoder.global_palette()).unwrap_or_default();
     let (table, _) = table.as_chunks::<3>();
     let ramp = table.iter().zip(0..).all(|(colour, index)| *colour == [index; 3]);
@@ -137,27 +199,36 @@ fn gif(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> 
     Ok(Orientation::NoTransforms)
 }
 
-/// All formats but JPEG and GIF.
+/// TIFF with a table of colours.
+fn indexed_tiff(grey: &[u8], how: Decoding, out: &mut Planes) -> Result<Orientation, Fault> {
+    let most = usize::try_from(how.max_pixels.saturating_mul(BYTES_A_PIXEL)).unwrap_or(usize::MAX);
+    let image = palette_tiff::read(grey, most, |width, height| check_size(width, height, how))?;
+    let colour = |index: &u8| image.colours.get(usize::from(*index)).copied().unwrap_or_default();
+    spread(out, image.width, image.height, image.indices.iter().map(colour));
+    Ok(Orientation::from_exif(image.orientation).unwrap_or(Orientation::NoTransforms))
+}
+
+/// All formats but JPEG and GIF, and TIFF without a table of colours.
 fn other(
     bytes: &[u8],
     format: ImageFormat,
     how: Decoding,
     scratch: &mut Vec<u8>,
     out: &mut Planes,
-) -> Result<Orientation, String> {
+) -> Result<Orientation, Fault> {
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_IMAGE_EDGE as u32);
     limits.max_image_height = Some(MAX_IMAGE_EDGE as u32);
     limits.max_alloc = Some(how.max_pixels.saturating_mul(BYTES_A_PIXEL));
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(|e| e.to_string())?;
+    let mut decoder = reader.into_decoder()?;
     let (width, height) = decoder.dimensions();
     let (width, height) = (width as usize, height as usize);
     check_size(width, height, how)?;
     // Pillow turns TIFF files in any case.
     let orientation = if how.exif_orientation || format == ImageFormat::Tiff {
-        decoder.orientation().map_err(|e| e.to_string())?
+        decoder.orientation()?
     } else {
         Orientation::NoTransforms
     };
@@ -166,7 +237,7 @@ fn other(
     let grey_16 = format == ImageFormat::Png && bytes.get(24..26) == Some(&[16, 0]);
     // At most what `check_size` lets through: eight bytes a pixel.
     scratch.resize(decoder.total_bytes() as usize, 0);
-    decoder.read_image(scratch).map_err(|e| e.to_string())?;
+    decoder.read_image(scratch)?;
     let high = |b: &[u8]| (u16::from_ne_bytes([b[0], b[1]]) >> 8) as u8;
     let clipped = |b: &[u8]| u16::from_ne_bytes([b[0], b[1]]).min(255) as u8;
     match kind {
@@ -185,7 +256,11 @@ fn other(
         ColorType::Rgba16 => {
             spread(out, width, height, scratch.chunks_exact(8).map(|p| [high(p), high(&p[2..]), high(&p[4..])]));
         }
-        _ => return Err(format!("pixels of type {stored:?} are not supported; save it as 8-bit RGB")),
+        _ => {
+            return Err(Fault::Unsupported(format!(
+                "pixels of type {stored:?} are not supported; save it as 8-bit RGB"
+            )));
+        }
     }
     Ok(orientation)
 }

@@ -9,6 +9,7 @@ mod decode;
 mod files;
 mod idx;
 mod imagenet32;
+mod palette_tiff;
 mod set;
 mod stl10;
 mod synthetic;
