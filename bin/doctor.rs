@@ -71,6 +71,17 @@ fn machine(json: bool) -> anyhow::Result<()> {
 
 fn data(arguments: &DataArguments) -> anyhow::Result<()> {
     let config: VisionConfig = config::load(&arguments.config, &arguments.set)?;
+    if let Some(path) = &arguments.preview {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        anyhow::ensure!(
+            path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")),
+            "--preview {}: the sheet is written as PNG; expected a name that ends in .png",
+            path.display()
+        );
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            anyhow::bail!("--preview {}: there is no folder {}", path.display(), folder.display());
+        }
+    }
     let parts = load_parts(&config)?;
     if let (Some(path), Some((_, set))) = (&arguments.preview, parts.first()) {
         write_bytes(path, preview(&config, set)?)?;

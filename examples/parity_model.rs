@@ -64,8 +64,14 @@ fn loaded(config: &str, weights: &Path, images: &Tensor) -> anyhow::Result<(Box<
     let config: EncoderConfig = weince::config::parse(config, "command line", &[])?;
     let encoder = weince::model::encoder(&config, images.size()[2] as usize)?;
     let tensors = weince::checkpoint::tensors(weights)?;
-    let found =
-        weince::model::load(encoder.store(), "encoder", &tensors, &encoder.other_names(), &regex::RegexSet::empty())?;
+    let found = weince::model::load(
+        encoder.store(),
+        "encoder",
+        &tensors,
+        &encoder.other_names(),
+        &regex::RegexSet::empty(),
+        "",
+    )?;
     let Found::Loaded(fit) = found else { anyhow::bail!("{found:?}") };
     Ok((encoder, fit))
 }

@@ -34,7 +34,7 @@ pub fn name(device: Device) -> String {
 fn gpu(text: &str, index: usize) -> Result<Device> {
     if !Cuda::is_available() {
         return Err(Error::Input(format!(
-            "device `{text}` was asked for, but there is no CUDA device: {}. Use `--device cpu` to compute on the CPU",
+            "device `{text}` was asked for, and of CUDA devices there are {}. Use `--device cpu` to compute on the CPU",
             cuda_status()
         )));
     }

@@ -421,6 +421,7 @@ fn tiny_imagenet_is_read_from_its_folders() {
     refuse("val_0.JPEG\tn01443537\nval_1.JPEG\tn99999999\n", "line 2: `n99999999` is no folder of train");
     refuse("../../x.JPEG\tn01443537\n", "no name of an image");
     refuse("val_0.JPEG\tn01443537\nval_0.JPEG\tn01443537\n", "two for one");
+    refuse("val_0.JPEG\tn01443537\nval_2.JPEG\tn01443537\n", "no line for val_1.JPEG");
     square(&val.join("val_0.JPEG"), 65, [0; 3]);
     std::fs::write(top.join("val/val_annotations.txt"), annotations).unwrap();
     let test = tiny(&top, Split::Test).unwrap();

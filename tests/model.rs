@@ -159,7 +159,7 @@ fn vit(keys: &str, size: usize) -> weince::Result<Box<dyn Encoder>> {
 
 fn load(encoder: &dyn Encoder, file: &[(String, Tensor)]) -> weince::Result<String> {
     let others = encoder.other_names();
-    match weince::model::load(encoder.store(), "encoder", file, &others, &regex::RegexSet::empty())? {
+    match weince::model::load(encoder.store(), "encoder", file, &others, &regex::RegexSet::empty(), "")? {
         Found::Loaded(fit) => Ok(fit.to_string()),
         Found::Left(reason) => panic!("{reason}"),
     }

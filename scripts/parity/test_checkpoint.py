@@ -181,6 +181,17 @@ def test_weights_start_a_run_wholly_or_as_it_says(run, tmp_path):
     started = torch.load(tmp_path / "b/checkpoints/step-000000000.pt", weights_only=True)["model"]
     assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in started.items())
 
+    # What no permission to be missing mends is not offered one.
+    torch.save(net.state_dict() | {"layer9.weight": torch.ones(2)}, tmp_path / "more.pt")
+    done = start("c", tmp_path / "more.pt", r"projector\..*")
+    assert done.returncode == 1 and "layer9.weight" in done.stderr and "allow_missing" not in done.stderr, done.stderr
+    one_nan = net.layer1[0].conv1.weight.detach().clone()
+    one_nan[3, 2, 1, 0] = float("nan")
+    torch.save(net.state_dict() | {"layer1.0.conv1.weight": one_nan}, tmp_path / "nan.pt")
+    done = start("c", tmp_path / "nan.pt", r"projector\..*")
+    assert done.returncode != 0 and "layer1.0.conv1.weight has values that are not finite" in done.stderr, done.stderr
+    assert not (tmp_path / "c").exists()
+
     # A predictor, another network's projector, or one that does not fit is not the projector.
     net.fc = nn.Identity()
     student = {f"student.backbone.{n}": t for n, t in net.state_dict().items()}

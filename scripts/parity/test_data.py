@@ -195,6 +195,10 @@ def test_doctor_tells_what_numpy_finds(tmp_path):
     # Eight images: each as it is, and three pairs of views.
     assert Image.open(sheet).size == (4 + 7 * (64 + 4), 4 + 8 * (64 + 4))
 
+    for preview, expected in [("views.jpg", "ends in .png"), ("none/views.png", "there is no folder")]:
+        done = run(DOCTOR, "data", "--config", config(tmp_path, data, "{size: 32}"), "--preview", tmp_path / preview)
+        assert done.returncode == 1 and expected in done.stderr and done.stdout == "", done.stderr
+
     (tmp_path / "train/class-0/broken.png").write_bytes(b"\x89PNG\r\n\x1a\nxx")
     (tmp_path / "val/class-1/empty.jpg").write_bytes(b"")
     done = run(DOCTOR, "data", "--config", config(tmp_path, data, "{size: 32}"))

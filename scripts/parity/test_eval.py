@@ -257,6 +257,8 @@ def test_wrong_input_gives_one_error_and_writes_nothing(tmp_path):
     narrow = save(tmp_path / "narrow.safetensors", np.ones((4, 2)), [0, 1, 0, 1])
     nan = save(tmp_path / "nan.safetensors", np.full((4, 3), np.nan), [0, 1, 0, 1])
     single = save(tmp_path / "single.safetensors", np.ones((4, 3)), [2, 2, 2, 2])
+    empty = tmp_path / "empty.safetensors"
+    empty.touch()
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(good.read_bytes()[:-5])
     out = tmp_path / "out.json"
@@ -268,6 +270,8 @@ def test_wrong_input_gives_one_error_and_writes_nothing(tmp_path):
         ("eval-linear", single, single, [], 1, "two classes"),
         ("eval-linear", good, good, ["--l2", "0"], 2, "l2"),
         ("eval-linear", good, good, ["--protocol", "adam", "--l2", "1"], 2, "--l2"),
+        ("eval-linear", good, good, ["--protocol", "adam", "--lr", "1e38", "--val-fraction", "0"], 3, "take a lower one"),
+        ("eval-linear", empty, good, [], 1, "0 bytes"),
         ("eval-knn", good, good, ["--k", "0"], 2, "k"),
         ("eval-knn", good, good, ["--device", "tpu"], 2, "tpu"),
         ("eval-knn", good, good, ["--device", "cuda:4096"], 1, "cuda:4096"),
@@ -286,7 +290,7 @@ def test_wrong_input_gives_one_error_and_writes_nothing(tmp_path):
             assert "--run" in done.stderr and "--train-features" in done.stderr and "--test-features" in done.stderr
     done = run("eval-knn", "--train-features", good, "--test-features", good, "--out", tmp_path / "no" / "o.json", code=1)
     assert "no folder" in done.stderr
-    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".safetensors"] * 5
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".safetensors"] * 6
 
 
 def test_a_class_that_training_lacks_is_said_and_never_right(tmp_path):

@@ -116,6 +116,9 @@ pub fn load(path: &Path) -> Result<Contents> {
 /// The header, whose tensors follow one another without gaps up to the file's end, and where their data begin.
 fn read_header(path: &Path, file: &mut File, length: u64) -> Result<(Metadata, u64)> {
     let mut size = [0; 8];
+    if length == 0 {
+        return Err(Error::data(path, None, "the file is empty"));
+    }
     if length < 8 {
         return Err(Error::data(path, None, format!("{length} bytes are no safetensors file: it begins with 8 bytes")));
     }

@@ -40,15 +40,20 @@ pub(super) fn split<'de, D: Deserializer<'de>>(
     let mut map = match Value::deserialize(deserializer)? {
         Value::Mapping(map) => map,
         Value::Null => return Err(D::Error::custom("expected a mapping of keys, found nothing; give its `kind`")),
-        other => return Err(D::Error::custom(format!("expected a mapping of keys, found {other:?}"))),
+        other => return Err(D::Error::custom(format!("expected a mapping of keys, found {}", shown(&other)))),
     };
     let kind = match (map.remove("kind"), default) {
         (Some(Value::String(kind)), _) => kind,
-        (Some(other), _) => return Err(D::Error::custom(format!("`kind` is a name, found {other:?}"))),
+        (Some(other), _) => return Err(D::Error::custom(format!("`kind` is a name, found {}", shown(&other)))),
         (None, Some(default)) => default.to_string(),
         (None, None) => return Err(D::Error::missing_field("kind")),
     };
     Ok((kind, Rest(map)))
+}
+
+/// A value as YAML has it.
+pub(super) fn shown(value: &Value) -> String {
+    serde_yaml::to_string(value).map_or_else(|e| e.to_string(), |text| format!("`{}`", text.trim_end()))
 }
 
 /// Reads a value; the message of an error begins with the path of the key it concerns.

@@ -1,7 +1,7 @@
 //! The configuration of a sweep: many runs over one base, how each is evaluated, and what the table compares them with.
 
 use super::eval::{KnnConfig, LbfgsConfig, LinearConfig};
-use super::kind::read_named;
+use super::kind::{read_named, shown};
 use super::{distinct_seeds, load, overrides};
 use crate::error::{Error, Result};
 use serde::de::Error as _;
@@ -156,7 +156,7 @@ impl ArmConfig {
     fn validate(&self) -> std::result::Result<(), String> {
         for (section, key) in self.set.keys().map(|key| ("set", key)).chain(self.grid.keys().map(|key| ("grid", key))) {
             let Some(key) = key.as_str() else {
-                return Err(format!("{section}: expected key paths, found {key:?}"));
+                return Err(format!("{section}: expected key paths, found {}", shown(key)));
             };
             if key == "seed" {
                 return Err(format!("{section}: the seed of a run is one of the sweep's `seeds`; take it out here"));
@@ -173,7 +173,7 @@ impl ArmConfig {
                     ));
                 }
                 if values[..i].contains(value) {
-                    return Err(format!("grid: {key}: {value:?} is there twice"));
+                    return Err(format!("grid: {key}: {} is there twice", shown(value)));
                 }
             }
         }
@@ -211,7 +211,7 @@ impl EvaluateConfig {
 /// Applies key paths and values to a tree; the error is the reason alone.
 pub(crate) fn apply(tree: &mut Value, set: &Mapping) -> std::result::Result<(), String> {
     set.iter().try_for_each(|(key, value)| {
-        let path = key.as_str().ok_or_else(|| format!("expected key paths, found {key:?}"))?;
+        let path = key.as_str().ok_or_else(|| format!("expected key paths, found {}", shown(key)))?;
         overrides::set(tree, path, value.clone())
     })
 }

@@ -6,7 +6,7 @@
 
 use super::linear::{Classifier, Fit, Task};
 use crate::config::eval::AdamConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::torch::{AdamArgs, fused_adam};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -82,6 +82,12 @@ pub(super) fn train(
             done += 1;
         }
         progress(epoch as u64 + 1, config.epochs as u64);
+    }
+    if !train_loss.is_finite() {
+        let lr = config.lr;
+        return Err(Error::NonFinite(format!(
+            "the probe's loss is {train_loss} after {done} steps of lr {lr}; take a lower one"
+        )));
     }
     let options = (Kind::Double, task.device);
     let model = Classifier {

@@ -141,7 +141,7 @@ fn load_encoder(encoder: &dyn Encoder, path: &Path, own: bool) -> Result<()> {
     if own {
         others.resample = None;
     }
-    let fit = model::load(encoder.store(), "encoder", &tensors, &others, &RegexSet::empty())
+    let fit = model::load(encoder.store(), "encoder", &tensors, &others, &RegexSet::empty(), "")
         .map_err(|e| Error::data(path, None, e.to_string()))?;
     if let Found::Loaded(fit) = fit {
         eprintln!("weights   {}: {fit}", path.display());

@@ -117,7 +117,7 @@ pub fn convert(input: &Path, out: &Path, rules: &Rules, script: Option<&Path>) -
         let module = Script::load(path)?;
         let members = module.members()?.into_iter().map(|m| (m.name, m.tensor, m.is_parameter));
         let store = Store::of(members.collect())?;
-        let fit = load(&store, "module", &tensors, &OtherNames::default(), &RegexSet::empty())
+        let fit = load(&store, "module", &tensors, &OtherNames::default(), &RegexSet::empty(), "")
             .map_err(|e| Error::data(input, None, format!("not the weights of {}: {e}", path.display())))?;
         write_beside_and_rename(out, |beside| module.save(beside))?;
         return Ok(if let Found::Loaded(fit) = fit { fit.matched } else { 0 });

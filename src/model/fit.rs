@@ -101,19 +101,20 @@ impl fmt::Display for Fit {
 }
 
 /// Loads the tensors of `store` from those of a file. `part` names the model in messages and, with a dot, before the names that
-/// `allowed` is asked about: what it matches may be missing.
+/// `allowed` is asked about: what it matches may be missing. `remedy` is told where nothing but missing names is wrong.
 ///
 /// Where all may be missing and the file's do not fit, nothing is loaded. Types and devices stay the store's.
 ///
 /// # Errors
-/// Any other name missing, any unexpected beside them, and any wrong shape; a model that the file has several times. Then
-/// nothing has been changed.
+/// Any other name missing, any unexpected beside them, any wrong shape, and a number that is not finite; a model that the file
+/// has several times. Then nothing has been changed.
 pub fn load(
     store: &Store,
     part: &str,
     file: &[(String, Tensor)],
     others: &OtherNames,
     allowed: &RegexSet,
+    remedy: &str,
 ) -> Result<Found> {
     let own = store.state_dict();
     let may_miss = |name: &str| allowed.is_match(&format!("{part}.{name}"));
@@ -127,7 +128,7 @@ pub fn load(
             names.join(", ")
         };
         return Err(Error::Input(format!(
-            "no tensor of the {part} is there: expected names such as {}; the file has {}",
+            "no tensor of the {part} is there: expected names such as {}; the file has {}{remedy}",
             shown(&own),
             shown(file)
         )));
@@ -170,7 +171,13 @@ pub fn load(
         }
     }
     let place = if fit.place.is_empty() { String::new() } else { format!(", looked for under `{}`", fit.place) };
-    store.load(&given).map_err(|e| Error::Input(format!("the {part}{place}: {e}")))?;
+    let remedy = if report.unexpected.is_empty() && report.wrong_shape.is_empty() { remedy } else { "" };
+    for (name, tensor) in given.iter().filter(|(_, tensor)| tensor.is_floating_point()) {
+        if tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+            return Err(Error::NonFinite(format!("the {part}{place}: {name} has values that are not finite")));
+        }
+    }
+    store.load(&given).map_err(|e| Error::Input(format!("the {part}{place}: {e}{remedy}")))?;
     Ok(Found::Loaded(fit))
 }
 

@@ -151,11 +151,10 @@ impl Model {
                 .filter(|(name, _)| name.starts_with(&around))
                 .map(|(name, t)| (name.clone(), t.shallow_clone()))
                 .collect();
-            let found = load(store, part, &beside, others, &allowed).map_err(|e| {
-                let hint =
-                    format!("names that may be missing are given in model.weights.allow_missing, as in `{part}\\..*`");
-                Error::data(&config.path, None, format!("{e}; {hint}"))
-            })?;
+            let remedy =
+                format!("; names that may be missing are given in model.weights.allow_missing, as in `{part}\\..*`");
+            let found = load(store, part, &beside, others, &allowed, &remedy)
+                .map_err(|e| Error::data(&config.path, None, e.to_string()))?;
             said.push(match &found {
                 Found::Loaded(fit) => format!("{part} from {}: {fit}", config.path.display()),
                 Found::Left(reason) => format!("{part} starts random, of {}: {reason}", config.path.display()),

@@ -54,7 +54,7 @@ pub struct BadFile {
 impl BadFile {
     /// The error that it is where such files are not left out.
     pub(super) fn error(self) -> Error {
-        let hint = "mend or remove it, or leave such files out: data.bad_files: skip";
+        let hint = "mend or remove it (`doctor data` lists all of them), or leave such files out: data.bad_files: skip";
         Error::data(self.path, None, format!("{}; {hint}", self.reason))
     }
 }

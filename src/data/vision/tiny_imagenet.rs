@@ -64,6 +64,18 @@ fn validation(val: &Path, classes: &[String]) -> Result<Vec<ImageFile>> {
     if files.is_empty() || distinct.len() != files.len() {
         return Err(Error::data(&path, None, "expected a line for each image, found none, or two for one"));
     }
+    let folder = val.join("images");
+    for entry in std::fs::read_dir(&folder).map_err(Error::io(&folder, "cannot list"))? {
+        let name = entry.map_err(Error::io(&folder, "cannot list"))?.file_name();
+        let image = Path::new(&name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jpeg"));
+        if image && !distinct.contains(&Path::new("images").join(&name)) {
+            return Err(Error::data(
+                &path,
+                None,
+                format!("no line for {}; expected one for each image", name.display()),
+            ));
+        }
+    }
     Ok(files)
 }
 
