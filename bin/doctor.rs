@@ -95,8 +95,8 @@ fn data(arguments: &DataArguments) -> anyhow::Result<()> {
     }
     match findings.damaged() {
         0 => Ok(()),
-        n => {
-            anyhow::bail!("{n} files are no whole images; mend or remove them, or leave them out: data.bad_files: skip")
-        }
+        n => anyhow::bail!(
+            "{n} files can't be read as images; mend or remove them, or leave them out: data.bad_files: skip"
+        ),
     }
 }

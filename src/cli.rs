@@ -1,5 +1,6 @@
 //! What every binary does the same way: where errors are printed, and which exit code they give.
 
+use crate::data::vision::silence_decoders;
 use crate::error::Error;
 use std::process::ExitCode;
 
@@ -12,8 +13,23 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// Ends the program in silence once nobody reads its standard output any more, as `head` does; printing would panic.
+fn end_with_the_reader() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let message = info.payload().downcast_ref::<String>();
+        if message.is_some_and(|m| m.starts_with("failed printing to stdout") && m.contains("Broken pipe")) {
+            // What a shell says of a program that SIGPIPE ended.
+            std::process::exit(141);
+        }
+        before(info);
+    }));
+}
+
 /// Runs a binary's body; prints its error once, on stderr, as `error: ...`, and gives the exit code that belongs to it.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    silence_decoders();
+    end_with_the_reader();
     match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

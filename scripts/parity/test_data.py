@@ -202,5 +202,5 @@ def test_doctor_tells_what_numpy_finds(tmp_path):
     (tmp_path / "train/class-0/broken.png").write_bytes(b"\x89PNG\r\n\x1a\nxx")
     (tmp_path / "val/class-1/empty.jpg").write_bytes(b"")
     done = run(DOCTOR, "data", "--config", config(tmp_path, data, "{size: 32}"))
-    assert done.returncode == 1 and "2 files are no whole images" in done.stderr
+    assert done.returncode == 1 and "2 files can't be read as images" in done.stderr
     assert "broken.png" in done.stdout and "empty.jpg" in done.stdout

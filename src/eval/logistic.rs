@@ -9,7 +9,8 @@
 //! Each penalty's fit starts from the solution of the next stronger one. The preconditioner is the inverse of the Hessian at
 //! the start, from a part of the samples: all of it for few classes and dimensions, else its diagonal blocks for some classes
 //! at a time, else an approximation of each class's block ([`ByClass`]). With all of it a fit takes some ten steps, where plain
-//! L-BFGS takes many hundreds on features that nearly depend on each other.
+//! L-BFGS takes many hundreds on features that nearly depend on each other. Where there are so few samples that it costs more
+//! than many steps, those are tried first.
 
 use super::lbfgs::{Minimum, dot, minimise};
 use super::linear::{BLOCK, Classifier, Fit, Task, augmented};
@@ -48,6 +49,11 @@ const ROUGH_SHARE: f64 = 0.5;
 const GLANCE: usize = 4;
 /// Steps after which a preconditioner that is the whole Hessian is computed anew.
 const RENEWED: usize = 40;
+/// Steps that are first tried without a preconditioner that is dear: its multiplications are more than so many times those
+/// of a step, and more than [`LITTLE`].
+const PLAIN: usize = 300;
+const DEAR: f64 = 60.0;
+const LITTLE: f64 = 1e9;
 /// Above this many dimensions the preconditioner would cost more than it saves, and none is used.
 const MOST_PRECONDITIONED: usize = 4096;
 /// Most numbers in the diagonal blocks of the Hessian for several classes (64 MiB).
@@ -252,6 +258,7 @@ impl Problem {
         let block = |rows: &[i64]| -> Result<Tensor> {
             Ok(features.f_index_select(0, &Tensor::f_from_slice(rows)?)?.f_to_device(task.device)?)
         };
+        let pool = Arc::new(workers()?);
         let (samples, d) = (rows.len(), task.train.dim());
         let options = (Kind::Double, task.device);
         let mut mean = Tensor::f_zeros([d as i64], options)?;
@@ -286,7 +293,7 @@ impl Problem {
                     let mut x = x.as_slice();
                     for y in even_chunks(&y, softmax::BLOCK) {
                         let (own, rest) = x.split_at(y.len() * columns);
-                        rough_blocks.push(softmax::Block::new(own, columns, y));
+                        rough_blocks.push(pool.install(|| softmax::Block::new(own, columns, y)));
                         x = rest;
                     }
                 }
@@ -296,7 +303,6 @@ impl Problem {
             lanes.push(blocks);
             rough.push(rough_blocks);
         }
-        let pool = Arc::new(workers()?);
         Ok(Problem { lanes, rough, pool, samples, columns, classes, mean, scale, constant_features, axes: None })
     }
 
@@ -364,14 +370,27 @@ impl Problem {
         Ok((value, gradient))
     }
 
+    /// Classes whose weights the preconditioner takes together: as many as there is room for.
+    fn together(&self) -> usize {
+        (MOST_CURVATURE / (self.classes * self.columns * self.columns)).min(self.classes)
+    }
+
+    /// Whether the preconditioner costs more than many steps do without it.
+    fn is_preconditioner_dear(&self) -> bool {
+        let block = (self.together().max(1) * self.columns) as f64;
+        let blocks = if self.together() == 0 { 1 } else { self.classes.div_ceil(self.together()) };
+        let cost = blocks as f64 * block.powi(3);
+        let step = (self.samples * self.columns * self.classes) as f64;
+        cost > LITTLE && cost > DEAR * step
+    }
+
     /// The preconditioner at a point; none where it would be too large.
     fn preconditioner(&mut self, parameters: &[f64], l2: f64) -> Result<Option<Curvature>> {
         let (columns, classes) = (self.columns, self.classes);
         if columns > MOST_PRECONDITIONED {
             return Ok(None);
         }
-        // Classes whose weights are taken together: as many as there is room for.
-        let together = (MOST_CURVATURE / (classes * columns * columns)).min(classes);
+        let together = self.together();
         let wanted = (4 * together * columns).max(16 * columns).min(8192.max(4 * columns));
         let every = self.samples.div_ceil(wanted) as i64;
         let parts: Vec<Tensor> =
@@ -408,7 +427,8 @@ impl Problem {
             matrix.iter_mut().step_by(n + 1).for_each(|v| *v += l2);
             Cholesky::factor(matrix, n)
         };
-        Ok(Some(Curvature::Blocks(rows.chunks(together).map(factor).collect::<Result<_>>()?)))
+        let factors = self.pool.install(|| rows.chunks(together).map(factor).collect::<Result<_>>())?;
+        Ok(Some(Curvature::Blocks(factors)))
     }
 
     /// The preconditioner from samples [rows, d + 1], which are the same in every call.
@@ -474,13 +494,18 @@ impl Problem {
     fn descend(&mut self, from: Minimum, l2: f64, gap: f64, precision: Precision) -> Result<Minimum> {
         let rounding = if precision == Precision::Exact { ROUNDING } else { ROUGH_ROUNDING };
         let mut minimum = from;
+        let mut plain = self.is_preconditioner_dear();
         loop {
-            let curvature = self.preconditioner(&minimum.x, l2)?;
+            let curvature = if plain { None } else { self.preconditioner(&minimum.x, l2)? };
             let pool = self.pool.clone();
             let precondition = |v: &mut [f64]| pool.install(|| curvature.iter().for_each(|c| c.solve(v)));
             // Where the Hessian has changed so much that its old self is no help, it is taken anew; an approximation of it
             // gains nothing by that.
-            let most = if curvature.as_ref().is_some_and(Curvature::is_whole) { RENEWED } else { MOST_ITERATIONS };
+            let most = match &curvature {
+                _ if plain => PLAIN,
+                Some(curvature) if curvature.is_whole() => RENEWED,
+                _ => MOST_ITERATIONS,
+            };
             let objective = |x: &[f64]| self.objective(x, l2, precision);
             let enough = |value, norm| enough(value, norm, l2, gap);
             let next = minimise(minimum.x, objective, precondition, enough, rounding, most)?;
@@ -489,6 +514,7 @@ impl Problem {
             if minimum.converged || stuck || minimum.iterations >= MOST_ITERATIONS {
                 return Ok(minimum);
             }
+            plain = false;
         }
     }
 }

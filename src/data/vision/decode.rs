@@ -11,17 +11,21 @@
 //! | animation | the first frame; where a GIF's does not cover its screen, its transparent colour, or else its first | the first frame |
 //! | TIFF with an orientation | upright in any case; other formats where `data.exif_orientation` says so | as it loads TIFF |
 //!
-//! Pixels are those of Pillow, whose JPEG decoder is libjpeg-turbo; `libjpeg_turbo_rs` gives the same bytes.
+//! Pixels are those of Pillow 12, whose JPEG decoder is libjpeg-turbo; `libjpeg_turbo_rs` gives the same bytes. Known to differ are,
+//! by 1, BMP of 16 bits, PNM whose largest value is neither 255 nor 65535, and JPEG within TIFF; and TIFF of 16-bit grey whose 0 is
+//! white, which Pillow reads as if it were black. A file that is cut within its last bytes, after all pixels, may be read.
 //!
-//! Refused by name: CMYK JPEG whose black has another resolution than its cyan; TIFF that is not grey, palette, RGB, RGBA
-//! (8 and 16 bits), bilevel or CMYK (floating point, CIELAB, YCbCr).
+//! Refused by name: JPEG with a plane of more samples than the first, or with black and inks of different resolutions; TIFF whose
+//! planes are apart in tiles or as CMYK, with samples that begin at the low bit, of more than 4 GiB (BigTIFF), compressed by
+//! Zstandard, LZMA or fax codes of group 3, or with pixels that are floating-point, CIELAB or YCbCr.
 
-use super::palette_tiff;
+use super::tiff_kinds;
 use crate::augment::Planes;
 use crate::config::augment::MAX_IMAGE_EDGE;
 use image::metadata::Orientation;
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 use libjpeg_turbo_rs::{Decoder as JpegDecoder, JpegError, PixelFormat};
+use std::cell::Cell;
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tiff::TiffError;
@@ -82,6 +86,21 @@ impl From<gif::DecodingError> for Fault {
     }
 }
 
+thread_local! {
+    /// Whether this thread is in a decoder, whose panic is no more than a damaged file.
+    static DECODING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps the message of a decoder's panic from the terminal: [`decode`] gives it as an error, with all others.
+pub fn silence_decoders() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !DECODING.get() {
+            before(info);
+        }
+    }));
+}
+
 /// Bytes that one pixel may take while it is decoded: four channels of 16 bits, and as much again for the format's own needs.
 const BYTES_A_PIXEL: u64 = 16;
 
@@ -103,23 +122,24 @@ pub(super) fn decode(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &m
                 begin.join(" ")
             )
         })?;
+    DECODING.set(true);
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => jpeg(bytes, how, scratch, out),
         ImageFormat::Gif => gif(bytes, how, scratch, out),
-        ImageFormat::Tiff => match palette_tiff::as_grey(bytes) {
-            Some(grey) => indexed_tiff(&grey, how, out),
-            None => other(bytes, format, how, scratch, out),
-        },
+        ImageFormat::Tiff => tiff(bytes, how, scratch, out),
         _ => other(bytes, format, how, scratch, out),
     }));
-    let orientation = decoded.unwrap_or_else(|_| Err(Fault::damaged("the decoder gave up"))).map_err(|fault| {
-        let (what, reason) = match fault {
-            Fault::Damaged(reason) => ("no whole", reason),
-            Fault::Unsupported(reason) => ("a kind of", reason),
-        };
-        let name = format!("{format:?}").to_uppercase();
-        format!("{what} {name} image: {}", reason.trim().replace('\n', " "))
-    })?;
+    DECODING.set(false);
+    let orientation = decoded
+        .unwrap_or_else(|_| Err(Fault::damaged("or one that its decoder can't read: it gave up")))
+        .map_err(|fault| {
+            let (what, reason) = match fault {
+                Fault::Damaged(reason) => ("no whole", reason),
+                Fault::Unsupported(reason) => ("a kind of", reason),
+            };
+            let name = format!("{format:?}").to_uppercase();
+            format!("{what} {name} image: {}", reason.trim().replace('\n', " "))
+        })?;
     turn(out, orientation);
     Ok(())
 }
@@ -146,9 +166,11 @@ fn jpeg(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) ->
     let (width, height) = (usize::from(header.width), usize::from(header.height));
     let sampling: Vec<_> = header.components.iter().map(|c| (c.horizontal_sampling, c.vertical_sampling)).collect();
     let cmyk = sampling.len() == 4;
-    if cmyk && sampling[3] != sampling[0] {
-        let reason = "its black has another resolution than its cyan, which is not supported; save it as RGB";
-        return Err(Fault::Unsupported(reason.into()));
+    let finer = |plane: &(u8, u8)| plane.0 > sampling[0].0 || plane.1 > sampling[0].1;
+    if sampling.iter().skip(1).any(finer) || cmyk && (sampling[3] != sampling[0] || sampling[1] != sampling[2]) {
+        let planes: Vec<String> = sampling.iter().map(|(h, v)| format!("{h}x{v}")).collect();
+        let planes = planes.join(", ");
+        return Err(Fault::Unsupported(format!("planes of resolutions {planes} are not supported; save it as RGB")));
     }
     check_size(width, height, how)?;
     let marker = |code: u8| move |pair: &[u8]| pair == [0xff, code];
@@ -168,7 +190,7 @@ fn jpeg(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) ->
 }
 
 /// What is left of white light by an ink and by black, both as the light that they let through, in Pillow's rounding.
-fn without(ink: u8, black: u8) -> u8 {
+pub(super) fn without(ink: u8, black: u8) -> u8 {
     let black = u32::from(black);
     let taken = u32::from(255 - ink) * black + 128;
     (black - ((taken + (taken >> 8)) >> 8)) as u8
@@ -199,16 +221,17 @@ fn gif(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> 
     Ok(Orientation::NoTransforms)
 }
 
-/// TIFF with a table of colours.
-fn indexed_tiff(grey: &[u8], how: Decoding, out: &mut Planes) -> Result<Orientation, Fault> {
+/// TIFF; the kinds that `image` reads as Pillow does, by that.
+fn tiff(bytes: &[u8], how: Decoding, scratch: &mut Vec<u8>, out: &mut Planes) -> Result<Orientation, Fault> {
     let most = usize::try_from(how.max_pixels.saturating_mul(BYTES_A_PIXEL)).unwrap_or(usize::MAX);
-    let image = palette_tiff::read(grey, most, |width, height| check_size(width, height, how))?;
-    let colour = |index: &u8| image.colours.get(usize::from(*index)).copied().unwrap_or_default();
-    spread(out, image.width, image.height, image.indices.iter().map(colour));
+    let Some(image) = tiff_kinds::read(bytes, most, |width, height| check_size(width, height, how))? else {
+        return other(bytes, ImageFormat::Tiff, how, scratch, out);
+    };
+    spread(out, image.width, image.height, image.pixels.iter().copied());
     Ok(Orientation::from_exif(image.orientation).unwrap_or(Orientation::NoTransforms))
 }
 
-/// All formats but JPEG and GIF, and TIFF without a table of colours.
+/// All formats but JPEG and GIF, and most of TIFF.
 fn other(
     bytes: &[u8],
     format: ImageFormat,

@@ -9,13 +9,14 @@ mod decode;
 mod files;
 mod idx;
 mod imagenet32;
-mod palette_tiff;
 mod set;
 mod stl10;
 mod synthetic;
+mod tiff_kinds;
 mod tiny_imagenet;
 mod tree;
 
+pub use decode::silence_decoders;
 pub use files::{BadFile, Decoder};
 pub use set::ImageSet;
 
