@@ -12,12 +12,14 @@
 //! | TIFF with an orientation | upright in any case; other formats where `data.exif_orientation` says so | as it loads TIFF |
 //!
 //! Pixels are those of Pillow 12, whose JPEG decoder is libjpeg-turbo; `libjpeg_turbo_rs` gives the same bytes. Known to differ are,
-//! by 1, BMP of 16 bits, PNM whose largest value is neither 255 nor 65535, and JPEG within TIFF; and TIFF of 16-bit grey whose 0 is
-//! white, which Pillow reads as if it were black. A file that is cut within its last bytes, after all pixels, may be read.
+//! by 1, BMP of 16 bits, PNM whose largest value is neither 255 nor 65535, and JPEG within TIFF; and two kinds of TIFF that Pillow
+//! reads wrongly: grey of 16 bits whose 0 is white, and planes of 16 bits that are apart and not compressed. A file that is cut
+//! within its last bytes, after all pixels, may be read.
 //!
 //! Refused by name: JPEG with a plane of more samples than the first, or with black and inks of different resolutions; TIFF whose
-//! planes are apart in tiles or as CMYK, with samples that begin at the low bit, of more than 4 GiB (BigTIFF), compressed by
-//! Zstandard, LZMA or fax codes of group 3, or with pixels that are floating-point, CIELAB or YCbCr.
+//! planes are apart in tiles, as CMYK or with a sample beside the colours, whose samples begin at the low bit, whose tiles of LZW
+//! have no end code, of more than 4 GiB (BigTIFF), compressed by Zstandard, LZMA or fax codes of group 3, or with pixels that are
+//! floating-point, CIELAB or YCbCr.
 
 use super::tiff_kinds;
 use crate::augment::Planes;

@@ -1,5 +1,5 @@
 //! The kinds of TIFF that the `image` crate refuses, or reads otherwise than Pillow: tables of colours, grey of 2 and 4 bits or with
-//! alpha, colours that are multiplied by their alpha, and CMYK. The `tiff` crate reads their samples.
+//! alpha, colours that are multiplied by their alpha or have an unnamed sample beside them, and CMYK. The `tiff` crate reads their samples.
 //!
 //! Layout: TIFF 6.0, sections 2 to 5, 16 and 18 (<https://www.itu.int/itudoc/itu-t/com16/tiff-fx/docs/tiff6.pdf>).
 
@@ -13,8 +13,10 @@ use tiff::{ColorType, TiffError, TiffFormatError, TiffResult};
 /// What `PhotometricInterpretation` says of a table of colours, and of grey.
 const PALETTE: u16 = 3;
 const GREY: u16 = 1;
-/// What `ExtraSamples` says of an alpha that the colours are multiplied by.
+/// What `ExtraSamples` says: nothing, of an alpha that the colours are multiplied by, and of one that they are not.
+const UNSPECIFIED: u16 = 0;
 const ASSOCIATED_ALPHA: u16 = 1;
+const ALPHA: u16 = 2;
 
 /// An image, row by row.
 pub(super) struct Pixels {
@@ -32,9 +34,8 @@ pub(super) fn read<E: From<TiffError>>(
     most_bytes: usize,
     check: impl FnOnce(usize, usize) -> Result<(), E>,
 ) -> Result<Option<Pixels>, E> {
-    let indexed = as_grey(bytes);
-    let has_table = indexed.is_some();
-    let bytes = indexed.map_or(Cow::Borrowed(bytes), Cow::Owned);
+    let (bytes, changed) =
+        recast(bytes).map_or((Cow::Borrowed(bytes), Recast::default()), |(copy, changed)| (Cow::Owned(copy), changed));
     let mut decoder = Decoder::new(Cursor::new(&*bytes))?;
     let mut limits = Limits::unlimited();
     (limits.decoding_buffer_size, limits.intermediate_buffer_size) = (most_bytes, most_bytes);
@@ -42,7 +43,7 @@ pub(super) fn read<E: From<TiffError>>(
     let (width, height) = decoder.dimensions()?;
     let (width, height) = (width as usize, height as usize);
     check(width, height)?;
-    let Some(pixels) = pixels(&mut decoder, width, has_table)? else { return Ok(None) };
+    let Some(pixels) = pixels(&mut decoder, width, changed)? else { return Ok(None) };
     if pixels.len() < width * height {
         return Err(TiffError::FormatError(TiffFormatError::InconsistentSizesEncountered).into());
     }
@@ -50,8 +51,17 @@ pub(super) fn read<E: From<TiffError>>(
     Ok(Some(Pixels { width, height, pixels, orientation }))
 }
 
-/// A file with a table of colours as one of grey pixels, which are the indices: the `tiff` crate refuses it as it is.
-fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
+/// What was changed in a file's header so that the `tiff` crate reads its samples.
+#[derive(Clone, Copy, Default)]
+struct Recast {
+    /// A table of colours, which it refuses: the indices are said to be grey.
+    table: bool,
+    /// A sample beside the colours of which nothing is said, by which it gets lost: it is said to be alpha.
+    beside: bool,
+}
+
+/// A copy of the file with its header changed, if that is needed.
+fn recast(bytes: &[u8]) -> Option<(Vec<u8>, Recast)> {
     let little = match bytes.get(..4)? {
         b"II*\0" => true,
         b"MM\0*" => false,
@@ -62,19 +72,33 @@ fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
         let two = part(at, 2)?.try_into().ok()?;
         Some(if little { u16::from_le_bytes(two) } else { u16::from_be_bytes(two) })
     };
-    let four = part(4, 4)?.try_into().ok()?;
-    let directory = if little { u32::from_le_bytes(four) } else { u32::from_be_bytes(four) } as usize;
-    let mut entries = (0..usize::from(short(directory)?)).map(|entry| directory + 2 + 12 * entry);
-    let entry = entries.find(|&entry| short(entry) == Some(Tag::PhotometricInterpretation.to_u16()))?;
-    if short(entry + 8)? != PALETTE {
+    let long = |at: usize| {
+        let four = part(at, 4)?.try_into().ok()?;
+        Some(if little { u32::from_le_bytes(four) } else { u32::from_be_bytes(four) })
+    };
+    let directory = long(4)? as usize;
+    let (mut changed, mut changes) = (Recast::default(), Vec::new());
+    for entry in (0..usize::from(short(directory)?)).map(|entry| directory + 2 + 12 * entry) {
+        let (tag, count, value) = (short(entry)?, long(entry + 4)?, short(entry + 8)?);
+        if tag == Tag::PhotometricInterpretation.to_u16() && value == PALETTE {
+            changed.table = true;
+            changes.push((entry + 8, GREY));
+        } else if tag == Tag::ExtraSamples.to_u16() && count == 1 && value == UNSPECIFIED {
+            changed.beside = true;
+            changes.push((entry + 8, ALPHA));
+        }
+    }
+    if changes.is_empty() {
         return None;
     }
-    let mut grey = bytes.to_vec();
-    grey[entry + 8..entry + 10].copy_from_slice(&if little { GREY.to_le_bytes() } else { GREY.to_be_bytes() });
-    Some(grey)
+    let mut copy = bytes.to_vec();
+    for (at, value) in changes {
+        copy[at..at + 2].copy_from_slice(&if little { value.to_le_bytes() } else { value.to_be_bytes() });
+    }
+    Some((copy, changed))
 }
 
-fn pixels(decoder: &mut Decoder<Cursor<&[u8]>>, width: usize, has_table: bool) -> TiffResult<Option<Vec<[u8; 3]>>> {
+fn pixels(decoder: &mut Decoder<Cursor<&[u8]>>, width: usize, changed: Recast) -> TiffResult<Option<Vec<[u8; 3]>>> {
     let unsupported = |kind| TiffError::UnsupportedError(tiff::TiffUnsupportedError::UnsupportedColorType(kind));
     let kind = decoder.colortype()?;
     if decoder.find_tag_unsigned(Tag::FillOrder)?.unwrap_or(1u16) != 1 {
@@ -84,9 +108,9 @@ fn pixels(decoder: &mut Decoder<Cursor<&[u8]>>, width: usize, has_table: bool) -
     let extra = decoder.find_tag_unsigned_vec::<u16>(Tag::ExtraSamples)?.unwrap_or_default();
     let multiplied = extra.first() == Some(&ASSOCIATED_ALPHA);
     let ours = match kind {
-        ColorType::Gray(bits) => has_table || matches!(bits, 2 | 4),
+        ColorType::Gray(bits) => changed.table || matches!(bits, 2 | 4),
         ColorType::Multiband { bit_depth: 8, num_samples: 2 } | ColorType::CMYK(8) => true,
-        ColorType::RGBA(8 | 16) => multiplied,
+        ColorType::RGBA(8 | 16) => multiplied || changed.beside,
         _ => false,
     };
     if !ours {
@@ -96,29 +120,29 @@ fn pixels(decoder: &mut Decoder<Cursor<&[u8]>>, width: usize, has_table: bool) -
         return Err(unsupported(kind));
     }
     let samples = decoder.read_image()?;
+    let table = if changed.table { Some(colours(&decoder.get_tag_u16_vec(Tag::ColorMap)?)) } else { None };
+    // What a sample of up to 8 bits shows.
+    let seen = |sample: u8, bits: u8| match &table {
+        Some(colours) => colours.get(usize::from(sample)).copied().unwrap_or_default(),
+        None => [sample * (u8::MAX / (u8::MAX >> (8 - bits))); 3],
+    };
+    let whole = |colours: [u8; 3], alpha: u8| if multiplied { divided(colours, alpha) } else { colours };
     Ok(Some(match (kind, samples) {
         (ColorType::Gray(bits @ (1 | 2 | 4 | 8)), DecodingResult::U8(packed)) => {
-            let levels = unpacked(&packed, bits, width);
-            if has_table {
-                let colours = colours(&decoder.get_tag_u16_vec(Tag::ColorMap)?);
-                levels.map(|index| colours.get(usize::from(index)).copied().unwrap_or_default()).collect()
-            } else {
-                let step = u8::MAX / (u8::MAX >> (8 - bits));
-                levels.map(|level| [level * step; 3]).collect()
-            }
+            unpacked(&packed, bits, width).map(|sample| seen(sample, bits)).collect()
         }
         (ColorType::Multiband { .. }, DecodingResult::U8(samples)) if !multiplied => {
-            samples.chunks_exact(2).map(|p| [p[0]; 3]).collect()
+            samples.chunks_exact(2).map(|p| seen(p[0], 8)).collect()
         }
         (ColorType::CMYK(8), DecodingResult::U8(samples)) => {
             samples.chunks_exact(4).map(|p| [p[0], p[1], p[2]].map(|ink| without(255 - ink, 255 - p[3]))).collect()
         }
         (ColorType::RGBA(8), DecodingResult::U8(samples)) => {
-            samples.chunks_exact(4).map(|p| divided([p[0], p[1], p[2]], p[3])).collect()
+            samples.chunks_exact(4).map(|p| whole([p[0], p[1], p[2]], p[3])).collect()
         }
         (ColorType::RGBA(16), DecodingResult::U16(samples)) => {
             let high = |v: u16| (v >> 8) as u8;
-            samples.chunks_exact(4).map(|p| divided([p[0], p[1], p[2]].map(high), high(p[3]))).collect()
+            samples.chunks_exact(4).map(|p| whole([p[0], p[1], p[2]].map(high), high(p[3]))).collect()
         }
         _ => return Err(unsupported(kind)),
     }))
