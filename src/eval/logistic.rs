@@ -8,7 +8,7 @@
 //!
 //! Each penalty's fit starts from the solution of the next stronger one. The preconditioner is the inverse of the Hessian at
 //! the start, from a part of the samples: all of it for few classes and dimensions, else its diagonal blocks for some classes
-//! at a time, else an approximation of each class's block ([`ByClass`]). With all of it a fit takes some ten steps, where plain
+//! at a time, else an approximation of each class's block (`ByClass`). With all of it a fit takes some ten steps, where plain
 //! L-BFGS takes many hundreds on features that nearly depend on each other. Where there are so few samples that it costs more
 //! than many steps, those are tried first.
 

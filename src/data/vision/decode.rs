@@ -93,7 +93,7 @@ thread_local! {
     static DECODING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the message of a decoder's panic from the terminal: [`decode`] gives it as an error, with all others.
+/// Keeps the message of a decoder's panic from the terminal: it is given as an error, with all others.
 pub fn silence_decoders() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
