@@ -166,6 +166,23 @@ fn load(encoder: &dyn Encoder, file: &[(String, Tensor)]) -> weince::Result<Stri
 }
 
 #[test]
+fn a_parameter_is_finite_and_a_buffer_may_be_infinite() {
+    let config = weince::config::parse("{kind: resnet18, stem: small, width: 4}", "test", &[]).unwrap();
+    let encoder = weince::model::encoder(&config, 32).unwrap();
+    let with = |name: &str, value: f64| {
+        let entries = encoder.store().state_dict().into_iter();
+        let file: Vec<(String, Tensor)> =
+            entries.map(|(n, t)| if n == name { (n, t.full_like(value)) } else { (n, t.copy()) }).collect();
+        load(encoder.as_ref(), &file)
+    };
+    assert!(with("bn1.running_mean", f64::NEG_INFINITY).is_ok());
+    for (name, value) in [("bn1.running_mean", f64::NAN), ("conv1.weight", f64::NAN), ("conv1.weight", f64::INFINITY)] {
+        let e = with(name, value).unwrap_err().to_string();
+        assert!(e.contains(&format!("{name} has values that are not finite")), "{e}");
+    }
+}
+
+#[test]
 fn positions_of_another_grid_and_kernels_of_other_patches_become_timms() {
     #[derive(Deserialize)]
     struct Resampled {

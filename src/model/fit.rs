@@ -4,7 +4,7 @@
 use super::store::{Store, WrongShape, shortened};
 use crate::error::{Error, Result};
 use regex::RegexSet;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use tch::Tensor;
 
@@ -106,8 +106,8 @@ impl fmt::Display for Fit {
 /// Where all may be missing and the file's do not fit, nothing is loaded. Types and devices stay the store's.
 ///
 /// # Errors
-/// Any other name missing, any unexpected beside them, any wrong shape, and a number that is not finite; a model that the file
-/// has several times. Then nothing has been changed.
+/// Any other name missing, any unexpected beside them, any wrong shape, a parameter that is not finite or a buffer that is NaN; a
+/// model that the file has several times. Then nothing has been changed.
 pub fn load(
     store: &Store,
     part: &str,
@@ -172,8 +172,11 @@ pub fn load(
     }
     let place = if fit.place.is_empty() { String::new() } else { format!(", looked for under `{}`", fit.place) };
     let remedy = if report.unexpected.is_empty() && report.wrong_shape.is_empty() { remedy } else { "" };
+    // Buffers may hold infinities on purpose, as masks of attention do.
+    let parameters: HashSet<String> = store.parameters().into_iter().map(|(name, _)| name).collect();
     for (name, tensor) in given.iter().filter(|(_, tensor)| tensor.is_floating_point()) {
-        if tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+        let wrong = if parameters.contains(name) { tensor.f_isfinite()?.f_logical_not()? } else { tensor.f_isnan()? };
+        if wrong.f_any()?.f_int64_value(&[])? != 0 {
             return Err(Error::NonFinite(format!("the {part}{place}: {name} has values that are not finite")));
         }
     }
