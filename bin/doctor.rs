@@ -7,6 +7,7 @@ use weince::checkpoint::write_bytes;
 use weince::config;
 use weince::config::vision::VisionConfig;
 use weince::doctor::{examine, examine_data, load_parts, preview};
+use weince::eval::record::check_target;
 
 /// Prints versions, processor, memory and CUDA devices (or why there are none), and runs one tiny training step.
 ///
@@ -72,15 +73,12 @@ fn machine(json: bool) -> anyhow::Result<()> {
 fn data(arguments: &DataArguments) -> anyhow::Result<()> {
     let config: VisionConfig = config::load(&arguments.config, &arguments.set)?;
     if let Some(path) = &arguments.preview {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         anyhow::ensure!(
             path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")),
             "--preview {}: the sheet is written as PNG; expected a name that ends in .png",
             path.display()
         );
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            anyhow::bail!("--preview {}: there is no folder {}", path.display(), folder.display());
-        }
+        check_target(path)?;
     }
     let parts = load_parts(&config)?;
     if let (Some(path), Some((_, set))) = (&arguments.preview, parts.first()) {
