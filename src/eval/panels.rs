@@ -44,11 +44,23 @@ impl Panels {
 
     /// Rows of length `d` as a right side, for this processor.
     pub fn right(rows: &[f32], d: usize) -> Panels {
-        let (count, width) = (rows.len() / d, Arch::new().dispatch(Width));
-        let mut values = vec![0f32; count.next_multiple_of(width) * d];
-        let panels = values.par_chunks_mut(width * d).zip(rows.par_chunks(width * d));
-        panels.for_each(|(panel, rows)| pack(panel, rows, d, width));
-        Panels { values, width, rows: count, d }
+        Panels::right_of(rows.len() / d, d, |i, row| row.copy_from_slice(&rows[i * d..][..d]))
+    }
+
+    /// So many rows of length `d`, each written by `fill`, as a right side, for this processor.
+    pub fn right_of(rows: usize, d: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Panels {
+        let width = Arch::new().dispatch(Width);
+        let mut values = vec![0f32; rows.next_multiple_of(width) * d];
+        values.par_chunks_exact_mut(width * d).enumerate().for_each_init(
+            || vec![0f32; width * d],
+            |filled, (i, panel)| {
+                let (first, count) = (i * width, width.min(rows - i * width));
+                let filled = &mut filled[..count * d];
+                filled.chunks_exact_mut(d).enumerate().for_each(|(place, row)| fill(first + place, row));
+                pack(panel, filled, d, width);
+            },
+        );
+        Panels { values, width, rows, d }
     }
 
     /// The columns of rows of length `count` as a right side, for this processor.
@@ -69,9 +81,10 @@ impl Panels {
         Arch::new().dispatch(Products { left: self, right, begin, end, reader });
     }
 
-    /// Adds the products of all rows with all rows of `right` to a matrix.
+    /// Adds the products of all rows with the first rows of `right` to a matrix, of which each column is one of these.
     pub fn add_products(&self, right: &Panels, matrix: &mut [f32]) {
-        self.products(right, 0, right.rows, &mut Sums { matrix, columns: right.rows });
+        let columns = matrix.len() / self.rows;
+        self.products(right, 0, columns, &mut Sums { matrix, columns });
     }
 
     /// The number of rows.
@@ -85,10 +98,14 @@ impl Panels {
     }
 }
 
-/// Copies rows to a panel.
+/// Copies rows to a panel, a few columns of all rows after another.
 fn pack(panel: &mut [f32], rows: &[f32], d: usize, width: usize) {
-    for (place, row) in rows.chunks_exact(d).enumerate() {
-        panel[place..].iter_mut().step_by(width).zip(row).for_each(|(to, from)| *to = *from);
+    const COLUMNS: usize = 16;
+    for (first, panel) in (0..d).step_by(COLUMNS).zip(panel.chunks_mut(COLUMNS * width)) {
+        for (place, row) in rows.chunks_exact(d).enumerate() {
+            let row = &row[first..d.min(first + COLUMNS)];
+            panel.chunks_exact_mut(width).zip(row).for_each(|(column, v)| column[place] = *v);
+        }
     }
 }
 

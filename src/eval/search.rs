@@ -15,12 +15,14 @@ use tch::{Device, Tensor};
 
 /// Bank rows that all rows of a batch ask before the next: they stay in the cache that the cores share.
 const STRIPE: usize = 1024;
-/// Bank rows that all candidates among them are scored with before the next: they stay in a core's own cache.
-const SCORED: usize = 128;
+/// Bank rows that all candidates among them are scored with before the next: they stay in the cache that the cores share.
+const SCORED: usize = 1024;
+/// Candidates of a row that are scored at once, so that one's numbers are summed while another's are on their way.
+const TOGETHER: usize = 4;
 /// Bank rows of the sample that tells where the nearest may begin; a bank of fewer than eight times as many is asked without it.
 const SAMPLE: usize = 1024;
 /// Rows of a batch that ask a stripe before the next: they stay in a core's own cache.
-const PART: usize = 96;
+const PART: usize = 24;
 /// Bank rows of a block on other devices, which want large products.
 const DEVICE_BLOCK: usize = 8192;
 /// Similarities that are compared with the floor at once.
@@ -39,8 +41,7 @@ pub(super) struct Rows {
 impl Rows {
     pub fn of(features: &Features) -> Result<Rows> {
         let (values, d) = (Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?, features.dim());
-        let norm = |row: &[f32]| row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
-        let norms = values.par_chunks(d).map(norm).collect();
+        let norms = values.par_chunks(d).map(|row| products(row, [row])[0].sqrt()).collect();
         Ok(Rows { values, norms, d })
     }
 
@@ -60,14 +61,23 @@ impl Rows {
         self.norms.iter().filter(|norm| **norm == 0.0).count()
     }
 
-    /// The rows `begin..end` divided by their norms, in float32; those of norm 0 stay 0.
+    fn row(&self, i: usize) -> &[f32] {
+        &self.values[i * self.d..][..self.d]
+    }
+
+    /// Writes a row divided by its norm, in float32; one of norm 0 stays 0.
+    fn write_unit(&self, i: usize, unit: &mut [f32]) {
+        let norm = if self.norms[i] > 0.0 { self.norms[i] } else { 1.0 };
+        dispatch(
+            #[inline(always)]
+            || unit.iter_mut().zip(self.row(i)).for_each(|(unit, v)| *unit = (f64::from(*v) / norm) as f32),
+        );
+    }
+
+    /// The rows `begin..end` divided by their norms.
     fn units(&self, begin: usize, end: usize) -> Vec<f32> {
-        let mut units = self.values[begin * self.d..end * self.d].to_vec();
-        units.par_chunks_mut(self.d).zip(&self.norms[begin..end]).for_each(|(row, &norm)| {
-            if norm > 0.0 {
-                row.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
-            }
-        });
+        let mut units = vec![0.0; (end - begin) * self.d];
+        units.par_chunks_mut(self.d).zip(begin..end).for_each(|(unit, i)| self.write_unit(i, unit));
         units
     }
 
@@ -86,39 +96,78 @@ impl Rows {
         (0..count).step_by(rows).map(block).collect()
     }
 
-    /// The cosine of a row and one of other rows: in float64, where products of float32 numbers are exact, and in an order
-    /// that only the length decides. 0 where a norm is 0.
-    fn similarity(&self, row: usize, others: &Rows, other: usize) -> f64 {
-        let (x, y) = (&self.values[row * self.d..][..self.d], &others.values[other * self.d..][..self.d]);
-        let norms = self.norms[row] * others.norms[other];
-        if norms == 0.0 {
-            return 0.0;
-        }
-        let (left, left_rest) = x.as_chunks::<8>();
-        let (right, right_rest) = y.as_chunks::<8>();
-        let sums = dispatch(
-            #[inline(always)]
-            || {
-                let mut sums = [0f64; 8];
-                for (x, y) in left.iter().zip(right) {
-                    for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
-                        *sum += f64::from(x) * f64::from(y);
-                    }
-                }
-                sums
-            },
-        );
-        let rest = left_rest.iter().zip(right_rest);
-        (sums.iter().sum::<f64>() + rest.map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>()) / norms
+    /// The cosines of a row and some of other rows, in float64. 0 where a norm is 0.
+    fn similarities<const N: usize>(&self, row: usize, others: &Rows, indices: [u32; N]) -> [f64; N] {
+        let products = products(self.row(row), indices.map(|i| others.row(i as usize)));
+        std::array::from_fn(|n| {
+            let norms = self.norms[row] * others.norms[indices[n] as usize];
+            if norms == 0.0 { 0.0 } else { products[n] / norms }
+        })
     }
+}
+
+/// The products of a row and some of others: in float64, where those of float32 numbers are exact, and summed in an order
+/// that only the length decides.
+fn products<const N: usize>(x: &[f32], others: [&[f32]; N]) -> [f64; N] {
+    const LANES: usize = 8;
+    let (whole, rest) = x.as_chunks::<LANES>();
+    let halves = others.map(|y| y.as_chunks::<LANES>());
+    let sums = dispatch(
+        #[inline(always)]
+        || {
+            let mut sums = [[0f64; LANES]; N];
+            let columns = halves.map(|(y, _)| &y[..whole.len()]);
+            for (i, x) in whole.iter().enumerate() {
+                let x = x.map(f64::from);
+                for (sums, y) in sums.iter_mut().zip(columns) {
+                    sums.iter_mut().zip(x).zip(y[i]).for_each(|((sum, x), y)| *sum += x * f64::from(y));
+                }
+            }
+            sums
+        },
+    );
+    std::array::from_fn(|n| {
+        let rest = rest.iter().zip(halves[n].1).map(|(&x, &y)| f64::from(x) * f64::from(y));
+        sums[n].iter().sum::<f64>() + rest.sum::<f64>()
+    })
 }
 
 /// Unit rows of a bank as the products want them.
 enum Units {
-    /// For a CPU; the second are a sample of the first, where there is one.
-    Panels(Panels, Option<Panels>),
+    /// For a CPU.
+    Panels(Sampled),
     /// For LibTorch: transposed, [d, rows], a block each.
     Blocks(Vec<Tensor>, Device),
+}
+
+/// Unit rows of a bank, of which the first tell where the nearest may begin.
+struct Sampled {
+    panels: Panels,
+    /// The bank row at each place of the panels.
+    order: Vec<u32>,
+    /// How many are the sample; 0 if the bank is asked without one.
+    sample: usize,
+}
+
+impl Sampled {
+    fn new(bank: &Rows) -> Sampled {
+        let (rows, stride) = (bank.count() as u32, bank.count() / SAMPLE);
+        if stride < 8 {
+            return Sampled::with(bank, (0..rows).collect(), 0);
+        }
+        // One of every `stride` rows, somewhere among them: banks may be sorted, or their classes take turns.
+        let place = |i: u32| i * stride as u32 + i.wrapping_mul(0x9E37_79B1) % stride as u32;
+        let mut order: Vec<u32> = (0..SAMPLE as u32).map(place).collect();
+        let mut others = vec![true; rows as usize];
+        order.iter().for_each(|i| others[*i as usize] = false);
+        order.extend((0..rows).filter(|i| others[*i as usize]));
+        Sampled::with(bank, order, SAMPLE)
+    }
+
+    fn with(bank: &Rows, order: Vec<u32>, sample: usize) -> Sampled {
+        let panels = Panels::right_of(order.len(), bank.d, |place, row| bank.write_unit(order[place] as usize, row));
+        Sampled { panels, order, sample }
+    }
 }
 
 /// Exact search in a bank.
@@ -130,15 +179,7 @@ pub(super) struct Search<'a> {
 impl<'a> Search<'a> {
     pub fn new(bank: &'a Rows, device: Device) -> Result<Search<'a>> {
         let units = if device == Device::Cpu {
-            let units = bank.units(0, bank.count());
-            let stride = bank.count() / SAMPLE;
-            let sample = (stride >= 8).then(|| {
-                // One of every `stride` rows, somewhere among them: banks may be sorted, or their classes take turns.
-                let place = |i: u32| i as usize * stride + i.wrapping_mul(0x9E37_79B1) as usize % stride;
-                let rows = (0..SAMPLE as u32).flat_map(|i| &units[place(i) * bank.d..][..bank.d]).copied();
-                Panels::right(&rows.collect::<Vec<f32>>(), bank.d)
-            });
-            Units::Panels(Panels::right(&units, bank.d), sample)
+            Units::Panels(Sampled::new(bank))
         } else {
             Units::Blocks(bank.blocks(DEVICE_BLOCK, device)?, device)
         };
@@ -157,15 +198,14 @@ impl<'a> Search<'a> {
     pub fn all(&self, rows: &Rows, batch: usize, k: usize, take: &mut dyn FnMut(Vec<Vec<Neighbour>>)) -> Result<()> {
         let (count, ranking) = (rows.count(), self.ranking);
         match &self.units {
-            Units::Panels(panels, sample) => {
+            Units::Panels(bank) => {
                 let pool = workers()?;
                 // As many batches for each worker, of nearly as many rows.
                 let lanes = pool.current_num_threads();
                 let batch = count.div_ceil(count.div_ceil(batch).next_multiple_of(lanes)).max(1);
                 for begin in (0..count).step_by(batch * lanes) {
                     let begins: Vec<usize> = (begin..count.min(begin + batch * lanes)).step_by(batch).collect();
-                    let nearest =
-                        |begin| ranking.by_panels(panels, sample.as_ref(), rows, begin, count.min(begin + batch), k);
+                    let nearest = |begin| ranking.by_panels(bank, rows, begin, count.min(begin + batch), k);
                     let found: Vec<_> = pool.install(|| begins.into_par_iter().map(nearest).collect());
                     found.into_iter().for_each(&mut *take);
                 }
@@ -192,50 +232,53 @@ impl Ranking<'_> {
         (0..count).map(|_| Candidates::new(k, self.margin)).collect()
     }
 
-    fn by_panels(
-        &self,
-        panels: &Panels,
-        sample: Option<&Panels>,
-        rows: &Rows,
-        begin: usize,
-        end: usize,
-        k: usize,
-    ) -> Vec<Vec<Neighbour>> {
+    fn by_panels(&self, bank: &Sampled, rows: &Rows, begin: usize, end: usize, k: usize) -> Vec<Vec<Neighbour>> {
         let units = rows.units(begin, end);
-        let mut candidates = self.candidates(end - begin, k);
         let parts = parts(&units, rows.d);
-        // Of so many of the nearest k one is in the sample; a few more are near enough in all but one of a million cases.
-        let expected = (k * SAMPLE) as f64 / self.bank.count() as f64;
-        let rank = (expected + 3.5 * expected.sqrt() + 4.0) as usize;
-        if let Some(sample) = sample.filter(|_| rank < SAMPLE / 4) {
-            for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
-                let mut found = vec![0.0; candidates.len() * SAMPLE];
-                part.add_products(sample, &mut found);
-                for (candidates, found) in candidates.iter_mut().zip(found.chunks_exact_mut(SAMPLE)) {
-                    candidates.expect(*found.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1);
-                }
-            }
-        }
-        self.ask(panels, &parts, &mut candidates);
-        candidates.iter_mut().for_each(Candidates::finish);
+        let mut candidates = self.candidates(end - begin, k);
+        let asked = self.sample(bank, &parts, &mut candidates);
+        self.ask(bank, asked, &parts, &mut candidates);
+        candidates.iter_mut().for_each(|c| c.finish(|place| bank.order[place as usize]));
         // Those of which the sample promised too much ask again without it.
         let failed: Vec<usize> = (0..candidates.len()).filter(|row| !candidates[*row].complete()).collect();
         if !failed.is_empty() {
             let units: Vec<f32> = failed.iter().flat_map(|row| &units[row * rows.d..][..rows.d]).copied().collect();
             let mut again = self.candidates(failed.len(), k);
-            self.ask(panels, &self::parts(&units, rows.d), &mut again);
-            again.iter_mut().for_each(Candidates::finish);
+            self.ask(bank, 0, &self::parts(&units, rows.d), &mut again);
+            again.iter_mut().for_each(|c| c.finish(|place| bank.order[place as usize]));
             failed.into_iter().zip(again).for_each(|(row, found)| candidates[row] = found);
         }
         self.score(rows, begin, candidates)
     }
 
-    /// Gives the products of all parts with the whole bank to their candidates.
-    fn ask(&self, panels: &Panels, parts: &[Panels], candidates: &mut [Candidates]) {
-        let (step, count) = (panels.whole(STRIPE), self.bank.count());
-        for first in (0..count).step_by(step) {
+    /// Asks the sample what the candidates may expect, where it tells enough; returns the places asked.
+    fn sample(&self, bank: &Sampled, parts: &[Panels], candidates: &mut [Candidates]) -> usize {
+        let (size, Some(k)) = (bank.sample, candidates.first().map(|c| c.k)) else { return 0 };
+        // Of so many of the nearest k one is in the sample; a few more are near enough in all but one of a million cases.
+        let expected = (k * size) as f64 / self.bank.count() as f64;
+        let rank = (expected + 3.5 * expected.sqrt() + 4.0) as usize;
+        if rank >= size / 4 {
+            return 0;
+        }
+        let mut ranked = vec![0.0; size];
+        for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
+            let mut found = vec![0.0; candidates.len() * size];
+            part.add_products(&bank.panels, &mut found);
+            for (candidates, found) in candidates.iter_mut().zip(found.chunks_exact(size)) {
+                ranked.copy_from_slice(found);
+                candidates.expect(*ranked.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1);
+                candidates.add_above(found, 0);
+            }
+        }
+        size
+    }
+
+    /// Gives the products of all parts with the bank from a place on to their candidates.
+    fn ask(&self, bank: &Sampled, begin: usize, parts: &[Panels], candidates: &mut [Candidates]) {
+        let (step, count) = (bank.panels.whole(STRIPE), self.bank.count());
+        for first in (begin..count).step_by(step) {
             for (part, candidates) in parts.iter().zip(candidates.chunks_mut(PART)) {
-                part.products(panels, first, count.min(first + step), &mut Several(candidates));
+                part.products(&bank.panels, first, count.min(first + step), &mut Several(candidates));
             }
         }
     }
@@ -262,7 +305,7 @@ impl Ranking<'_> {
             })?;
             first += width;
         }
-        candidates.par_iter_mut().with_min_len(64).for_each(Candidates::finish);
+        candidates.par_iter_mut().with_min_len(64).for_each(|c| c.finish(|i| i));
         Ok(self.score(rows, begin, candidates))
     }
 
@@ -272,12 +315,18 @@ impl Ranking<'_> {
         for stripe in (0..self.bank.count()).step_by(SCORED) {
             let rows_left = candidates.par_iter().zip(&mut scored).enumerate().with_min_len(64);
             rows_left.for_each(|(row, (candidates, scored))| {
-                let left = candidates.kept[scored.len()..].iter().map(|(_, i)| *i);
-                let score = |i: u32| (rows.similarity(begin + row, self.bank, i as usize), i);
-                scored.extend(left.take_while(|i| (*i as usize) < stripe + SCORED).map(score));
+                let (left, _) = candidates.kept[scored.len()..].as_chunks::<TOGETHER>();
+                // Of those scored together the last may lie in the next stripe.
+                for together in left.iter().take_while(|left| (left[0].1 as usize) < stripe + SCORED) {
+                    let indices = together.map(|(_, i)| i);
+                    scored.extend(rows.similarities(begin + row, self.bank, indices).into_iter().zip(indices));
+                }
             });
         }
-        scored.par_iter_mut().zip(&candidates).with_min_len(64).for_each(|(scored, candidates)| {
+        let rows_left = scored.par_iter_mut().zip(&candidates).enumerate().with_min_len(64);
+        rows_left.for_each(|(row, (scored, candidates))| {
+            let left = candidates.kept[scored.len()..].iter();
+            scored.extend(left.map(|&(_, i)| (rows.similarities(begin + row, self.bank, [i])[0], i)));
             scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
             scored.truncate(candidates.k);
         });
@@ -340,9 +389,10 @@ impl Candidates {
         }
     }
 
-    /// Leaves those that may be among the nearest, by their index.
-    fn finish(&mut self) {
+    /// Leaves those that may be among the nearest, sorted by their index in the bank, which `index` tells.
+    fn finish(&mut self, index: impl Fn(u32) -> u32) {
         self.prune();
+        self.kept.iter_mut().for_each(|(_, i)| *i = index(*i));
         self.kept.sort_unstable_by_key(|(_, i)| *i);
     }
 
@@ -409,7 +459,7 @@ mod tests {
         for k in [1, 2, 50, 1206] {
             let got = nearest(&panels, &asking, 64, k);
             for (row, got) in got.iter().enumerate() {
-                let score = |i| (asking.similarity(row, &bank, i as usize), i);
+                let score = |i| (asking.similarities(row, &bank, [i])[0], i);
                 let mut all: Vec<Neighbour> = (0..1206).map(score).collect();
                 all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                 assert_eq!(got[..], all[..k]);
@@ -423,21 +473,27 @@ mod tests {
 
     #[test]
     fn a_sample_that_promises_too_much_changes_nothing() {
-        // The sampled rows are copies of one that is near all that ask: all of them expect k neighbours as near.
+        // All ask from nearly the same place, and the sampled rows are those next to it: all expect k neighbours as near.
         let near = [vec![3.0; 5], vec![-1.0; 2]].concat();
         let mut bank = random(9000 * 7, 3);
         let asking: Vec<f32> = random(40 * 7, 4)
             .chunks(7)
             .flat_map(|r| r.iter().zip(&near).map(|(r, n)| r + n).collect::<Vec<_>>())
             .collect();
-        let (plain, asking) = (rows(&bank, 7), rows(&asking, 7));
+        let (plain, asking, near) = (rows(&bank, 7), rows(&asking, 7), rows(&near, 7));
+        let mut by_nearness: Vec<u32> = (0..9000).collect();
+        by_nearness.sort_by(|a, b| {
+            let [a, b] = near.similarities(0, &plain, [*a, *b]);
+            b.total_cmp(&a)
+        });
         for k in [1, 30, 200] {
             let search = Search::new(&plain, Device::Cpu).unwrap();
-            let Units::Panels(panels, Some(sample)) = &search.units else { panic!("no sample") };
-            let alone = search.ranking.by_panels(panels, None, &asking, 0, 40, k);
-            assert_eq!(search.ranking.by_panels(panels, Some(sample), &asking, 0, 40, k), alone);
-            let liar = Panels::right(&near.repeat(SAMPLE), 7);
-            assert_eq!(search.ranking.by_panels(panels, Some(&liar), &asking, 0, 40, k), alone);
+            let Units::Panels(sampled) = &search.units else { panic!("no panels") };
+            assert_eq!(sampled.sample, SAMPLE);
+            let ask = |bank: &Sampled| search.ranking.by_panels(bank, &asking, 0, 40, k);
+            let alone = ask(&Sampled::with(&plain, (0..9000).collect(), 0));
+            assert_eq!(ask(sampled), alone);
+            assert_eq!(ask(&Sampled::with(&plain, by_nearness.clone(), SAMPLE)), alone);
         }
         // And one that is equal to the whole bank: every row is as near as any other.
         bank.iter_mut().for_each(|v| *v = 1.0);
