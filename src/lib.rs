@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod error;
 pub mod eval;
 pub mod files;
+mod json;
 pub mod lock;
 pub mod loss;
 pub mod machine;

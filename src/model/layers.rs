@@ -76,26 +76,26 @@ impl BatchNorm2d {
     }
 }
 
-/// Layer normalisation over the last dimension: weight 1 and bias 0 at first, eps 1e-6.
+/// Layer normalisation over the last dimension: weight 1 and bias 0 at first.
 #[derive(Debug)]
 pub(super) struct LayerNorm {
     weight: Tensor,
     bias: Tensor,
+    eps: f64,
 }
 
 impl LayerNorm {
-    /// timm's; `torch.nn.LayerNorm` has 1e-5.
-    const EPS: f64 = 1e-6;
-
-    pub fn new(path: &Path, width: i64) -> Result<LayerNorm> {
+    /// `eps` is added to the variance; `torch.nn.LayerNorm` has 1e-5, timm 1e-6.
+    pub fn new(path: &Path, width: i64, eps: f64) -> Result<LayerNorm> {
         Ok(LayerNorm {
             weight: path.parameter("weight", Tensor::f_ones([width], CPU)?)?,
             bias: path.parameter("bias", Tensor::f_zeros([width], CPU)?)?,
+            eps,
         })
     }
 
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), Self::EPS, true)?)
+        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, true)?)
     }
 }
 
@@ -117,7 +117,16 @@ impl Linear {
 
     /// One with a bias, which is 0 at first; weights from [`trunc_normal`].
     pub fn trunc_normal(path: &Path, inputs: i64, outputs: i64, std: f64) -> Result<Linear> {
-        let weight = path.parameter("weight", trunc_normal(&[outputs, inputs], std)?)?;
+        Linear::with_bias(path, outputs, trunc_normal(&[outputs, inputs], std)?)
+    }
+
+    /// One with a bias, all 0, whose numbers are loaded later.
+    pub fn zeros(path: &Path, inputs: i64, outputs: i64) -> Result<Linear> {
+        Linear::with_bias(path, outputs, Tensor::f_zeros([outputs, inputs], CPU)?)
+    }
+
+    fn with_bias(path: &Path, outputs: i64, weight: Tensor) -> Result<Linear> {
+        let weight = path.parameter("weight", weight)?;
         let bias = path.parameter("bias", Tensor::f_zeros([outputs], CPU)?)?;
         Ok(Linear { weight, bias: Some(bias) })
     }

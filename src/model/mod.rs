@@ -1,16 +1,20 @@
 //! Encoders and projector: what is trained, under the names that PyTorch's libraries give it.
 
+mod bert;
 mod fit;
 mod layers;
 mod projector;
 mod resnet;
+mod sentence;
 mod store;
 mod torchscript;
 mod vit;
 
+pub use bert::{Activation, Bert, BertConfig};
 pub use fit::{Fit, Found, OtherNames, Resample, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
+pub use sentence::SentenceEncoder;
 pub(crate) use store::channels_last;
 pub use store::{LoadReport, Path, Store, WrongShape};
 pub use torchscript::Torchscript;

@@ -11,6 +11,8 @@ use tch::{Device, Kind, Tensor};
 
 /// The standard deviation that positions and linear layers start with.
 const STD: f64 = 0.02;
+/// What timm adds to the variance in layer normalisation.
+const EPS: f64 = 1e-6;
 
 /// The largest patches, in pixels an edge, between which weights are resampled: the matrix of that has the fourth power of it.
 const MOST_RESAMPLED: i64 = 64;
@@ -84,9 +86,9 @@ impl Block {
     fn new(path: &Path, width: i64, heads: i64) -> Result<Block> {
         let mlp = path / "mlp";
         Ok(Block {
-            norm1: LayerNorm::new(&(path / "norm1"), width)?,
+            norm1: LayerNorm::new(&(path / "norm1"), width, EPS)?,
             attn: Attention::new(&(path / "attn"), width, heads)?,
-            norm2: LayerNorm::new(&(path / "norm2"), width)?,
+            norm2: LayerNorm::new(&(path / "norm2"), width, EPS)?,
             fc1: Linear::trunc_normal(&(&mlp / "fc1"), width, 4 * width, STD)?,
             fc2: Linear::trunc_normal(&(&mlp / "fc2"), 4 * width, width, STD)?,
         })
@@ -154,7 +156,7 @@ impl Vit {
                 pos_embed: root.parameter("pos_embed", pos_embed)?,
                 patches: Patches::new(&(root / "patch_embed" / "proj"), patch, width)?,
                 blocks: (0..depth).map(|i| Block::new(&(root / "blocks" / i), width, heads)).collect::<Result<_>>()?,
-                norm: LayerNorm::new(&(root / "norm"), width)?,
+                norm: LayerNorm::new(&(root / "norm"), width, EPS)?,
             })
         })?;
         Ok(Vit { layers, store, size: edge, width })
