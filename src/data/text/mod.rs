@@ -1,0 +1,3 @@
+//! Text: what is read from files of sentences.
+
+pub mod sts;
