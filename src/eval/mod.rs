@@ -18,5 +18,6 @@ mod search;
 mod softmax;
 pub mod source;
 pub mod split;
+pub mod sts;
 
 pub use features::{Features, extract};
