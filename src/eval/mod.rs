@@ -5,6 +5,7 @@
 
 pub mod adam;
 pub mod command;
+pub mod embed;
 pub mod features;
 pub mod knn;
 mod lbfgs;

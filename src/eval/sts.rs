@@ -4,7 +4,7 @@
 //! `wmean` are SentEval's: the mean of the subsets' correlations, plain and weighted by their pairs. Where the subsets lie on
 //! scales of their own, these differ much; a figure without its name cannot be compared.
 
-use crate::data::text::sts::StsSet;
+use crate::data::text::sts::{StsSet, StsSubset};
 use crate::error::{Error, Result};
 use crate::report::table::Table;
 use crate::stats::{pearson, spearman};
@@ -97,30 +97,48 @@ pub fn cosines(a: &[f32], b: &[f32], d: usize) -> Result<Similarities> {
     Ok(Similarities { values, zero_rows })
 }
 
-/// The figures of a set: `similarities` has a value for each pair, subset by subset in the order of the set.
+/// The gold scores of a subset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gold {
+    /// The subset's name.
+    pub name: String,
+    /// One a pair.
+    pub scores: Vec<f64>,
+    /// Pairs that have none.
+    pub unscored: usize,
+}
+
+impl Gold {
+    /// Those of a data set, subset by subset.
+    pub fn of(set: &StsSet) -> Vec<Gold> {
+        let gold = |subset: &StsSubset| Gold {
+            name: subset.name.clone(),
+            scores: subset.pairs.iter().map(|pair| pair.score).collect(),
+            unscored: subset.unscored,
+        };
+        set.subsets.iter().map(gold).collect()
+    }
+}
+
+/// The figures of subsets: `similarities` has a value for each pair, subset by subset.
 ///
 /// # Errors
 /// [`Error::Input`] for another number of values than of pairs, and for subsets of one name.
-pub fn evaluate(set: &StsSet, similarities: &Similarities) -> Result<StsResult> {
-    let pairs: usize = set.subsets.iter().map(|subset| subset.pairs.len()).sum();
+pub fn evaluate(gold: &[Gold], similarities: &Similarities) -> Result<StsResult> {
+    let pairs: usize = gold.iter().map(|subset| subset.scores.len()).sum();
     if similarities.values.len() != pairs {
         return Err(Error::Input(format!(
-            "{} similarities for the {pairs} pairs of {}; expected one for each",
-            similarities.values.len(),
-            set.name
+            "{} similarities for {pairs} pairs; expected one for each",
+            similarities.values.len()
         )));
     }
-    let (mut gold, mut subsets, mut rest) = (Vec::with_capacity(pairs), BTreeMap::new(), &similarities.values[..]);
-    for subset in &set.subsets {
-        let (values, after) = rest.split_at(subset.pairs.len());
-        let scores: Vec<f64> = subset.pairs.iter().map(|pair| pair.score).collect();
-        if subsets.insert(subset.name.clone(), Figures::of(values, &scores)).is_some() {
-            return Err(Error::Input(format!(
-                "{} has two subsets `{}`; expected one of each name",
-                set.name, subset.name
-            )));
+    let (mut all, mut subsets, mut rest) = (Vec::with_capacity(pairs), BTreeMap::new(), &similarities.values[..]);
+    for subset in gold {
+        let (values, after) = rest.split_at(subset.scores.len());
+        if subsets.insert(subset.name.clone(), Figures::of(values, &subset.scores)).is_some() {
+            return Err(Error::Input(format!("two subsets `{}`; expected one of each name", subset.name)));
         }
-        gold.extend(scores);
+        all.extend_from_slice(&subset.scores);
         rest = after;
     }
     let over_subsets = (subsets.len() > 1).then(|| OverSubsets {
@@ -129,10 +147,10 @@ pub fn evaluate(set: &StsSet, similarities: &Similarities) -> Result<StsResult> 
         subsets,
     });
     Ok(StsResult {
-        all: Figures::of(&similarities.values, &gold),
+        all: Figures::of(&similarities.values, &all),
         over_subsets,
         zero_rows: similarities.zero_rows,
-        unscored: set.subsets.iter().map(|subset| subset.unscored).sum(),
+        unscored: gold.iter().map(|subset| subset.unscored).sum(),
     })
 }
 
@@ -196,17 +214,12 @@ impl StsResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::text::sts::{StsPair, StsSubset};
     use serde_json::{Value, json};
 
-    fn set(subsets: &[(&str, &[f64])]) -> StsSet {
-        let pair = |score: &f64| StsPair { a: "a".into(), b: "b".into(), score: *score };
-        let subset = |(name, scores): &(&str, &[f64])| StsSubset {
-            name: name.to_string(),
-            pairs: scores.iter().map(pair).collect(),
-            unscored: 0,
-        };
-        StsSet { name: "set".into(), subsets: subsets.iter().map(subset).collect() }
+    fn set(subsets: &[(&str, &[f64])]) -> Vec<Gold> {
+        let subset =
+            |(name, scores): &(&str, &[f64])| Gold { name: name.to_string(), scores: scores.to_vec(), unscored: 0 };
+        subsets.iter().map(subset).collect()
     }
 
     fn similarities(values: &[f64]) -> Similarities {
@@ -277,9 +290,9 @@ mod tests {
     fn what_does_not_belong_together_is_refused() {
         let two = set(&[("x", &[1.0, 2.0]), ("x", &[3.0, 1.0])]);
         let e = evaluate(&two, &similarities(&[0.0; 3])).unwrap_err().to_string();
-        assert_eq!(e, "3 similarities for the 4 pairs of set; expected one for each");
+        assert_eq!(e, "3 similarities for 4 pairs; expected one for each");
         let e = evaluate(&two, &similarities(&[0.1, 0.2, 0.3, 0.4])).unwrap_err().to_string();
-        assert_eq!(e, "set has two subsets `x`; expected one of each name");
+        assert_eq!(e, "two subsets `x`; expected one of each name");
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub struct SentenceEncoder {
     bert: Bert,
     pooler: Pooler,
     normalize: bool,
+    file: PathBuf,
 }
 
 impl SentenceEncoder {
@@ -65,7 +66,7 @@ impl SentenceEncoder {
         let found = load(bert.store(), "encoder", &tensors, &Bert::other_names(), &RegexSet::empty(), "")
             .map_err(|e| Error::data(&file, None, e.to_string()))?;
         match found {
-            Found::Loaded(_) => Ok(SentenceEncoder { bert, pooler: chosen, normalize: modules.normalize }),
+            Found::Loaded(_) => Ok(SentenceEncoder { bert, pooler: chosen, normalize: modules.normalize, file }),
             Found::Left(reason) => Err(Error::data(&file, None, reason)),
         }
     }
@@ -98,6 +99,11 @@ impl SentenceEncoder {
     /// The BERT in it.
     pub fn bert(&self) -> &Bert {
         &self.bert
+    }
+
+    /// The file that its weights are from.
+    pub fn file(&self) -> &Path {
+        &self.file
     }
 
     /// How hidden states become a vector.

@@ -5,7 +5,7 @@ use crate::json::read_json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
-use tch::{Kind, Tensor};
+use tch::{Device, Tensor};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
@@ -33,6 +33,17 @@ pub struct Tokens {
     pub ids: Tensor,
     /// bool [B, L], true where there is a token and not padding; none where there is no padding.
     pub mask: Option<Tensor>,
+}
+
+impl Tokens {
+    /// The same on a device.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn to_device(&self, device: Device) -> Result<Tokens> {
+        let mask = self.mask.as_ref().map(|mask| mask.f_to_device(device)).transpose()?;
+        Ok(Tokens { ids: self.ids.f_to_device(device)?, mask })
+    }
 }
 
 /// What `tokenizer_config.json` says, with the values of transformers' `BertTokenizer` where it is silent.
@@ -147,20 +158,28 @@ impl TextTokenizer {
         Ok(TextTokenizer { tokenizer, pad, left: padded_left, max_length })
     }
 
-    /// The token ids of sentences, padded to the longest, rounded up to a multiple of 8 but not beyond the longest allowed.
+    /// The token ids of sentences, see [`TextTokenizer::padded`].
     ///
     /// # Errors
     /// No sentences, and what the tokenizer reports.
     pub fn encode(&self, sentences: &[&str]) -> Result<Tokens> {
-        let encoded = self.ids(sentences)?;
-        let longest = encoded.iter().map(Vec::len).max().unwrap_or(0);
+        self.padded(&self.ids(sentences)?)
+    }
+
+    /// Token ids padded to the longest sentence, rounded up to a multiple of 8 but not beyond the longest allowed.
+    ///
+    /// # Errors
+    /// No sentence that has a token, and what LibTorch reports.
+    pub fn padded(&self, rows: &[impl AsRef<[u32]>]) -> Result<Tokens> {
+        let rows: Vec<&[u32]> = rows.iter().map(AsRef::as_ref).collect();
+        let longest = rows.iter().map(|row| row.len()).max().unwrap_or(0);
         if longest == 0 {
             return Err(Error::Input("tokenizer: expected at least one sentence that has a token, found none".into()));
         }
         let length = longest.next_multiple_of(MULTIPLE).min(self.max_length.max(longest));
-        let mut ids = Vec::with_capacity(encoded.len() * length);
-        let mut mask = Vec::with_capacity(encoded.len() * length);
-        for row in &encoded {
+        let mut ids = Vec::with_capacity(rows.len() * length);
+        let mut mask = Vec::with_capacity(rows.len() * length);
+        for row in &rows {
             let padding = length - row.len();
             let (before, behind) = if self.left { (padding, 0) } else { (0, padding) };
             let pad = |count| std::iter::repeat_n(i64::from(self.pad), count);
@@ -168,10 +187,10 @@ impl TextTokenizer {
             let none = |count| std::iter::repeat_n(false, count);
             mask.extend(none(before).chain(std::iter::repeat_n(true, row.len())).chain(none(behind)));
         }
-        let shape = [encoded.len() as i64, length as i64];
-        let padded = mask.contains(&false);
-        let mask = padded.then(|| Ok::<_, Error>(Tensor::f_from_slice(&mask)?.f_view(shape)?)).transpose()?;
-        Ok(Tokens { ids: Tensor::f_from_slice(&ids)?.f_to_kind(Kind::Int64)?.f_view(shape)?, mask })
+        let shape = [rows.len() as i64, length as i64];
+        let mask =
+            mask.contains(&false).then(|| Ok::<_, Error>(Tensor::f_from_slice(&mask)?.f_view(shape)?)).transpose()?;
+        Ok(Tokens { ids: Tensor::f_from_slice(&ids)?.f_view(shape)?, mask })
     }
 
     /// The token ids of sentences as they are, without padding; those around a sentence are there.

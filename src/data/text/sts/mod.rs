@@ -54,8 +54,15 @@ pub struct StsSet {
     pub subsets: Vec<StsSubset>,
 }
 
+impl StsSet {
+    /// All pairs, subset by subset.
+    pub fn pairs(&self) -> impl Iterator<Item = &StsPair> {
+        self.subsets.iter().flat_map(|subset| &subset.pairs)
+    }
+}
+
 /// Which file of a folder that has one for each split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StsSplit {
     /// To train on.
     Train,

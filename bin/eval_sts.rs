@@ -1,0 +1,210 @@
+//! `eval-sts`: semantic textual similarity of a sentence encoder.
+
+use anyhow::Context;
+use clap::Parser;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tch::Tensor;
+use weince::checkpoint::{refuse_same_file, safetensors, sha256_of, write_bytes};
+use weince::config::text_model::Pooler;
+use weince::data::text::TextTokenizer;
+use weince::data::text::sts::{self, Columns, StsSet, StsSplit};
+use weince::error::Error;
+use weince::eval::embed::{DEFAULT_BATCH, embed};
+use weince::eval::record::check_target;
+use weince::eval::sts::{Gold, Similarities, cosines, evaluate};
+use weince::model::SentenceEncoder;
+use weince::progress::progress_bar;
+use weince::torch::with_floats;
+
+/// Ranks pairs of sentences by the cosine of their embeddings, and correlates that with people's scores.
+///
+/// Spearman (ties have the mean of their ranks) and Pearson, of all pairs at once (`all`, what SimCSE reports) and, where there
+/// are several subsets, their means, plain (`mean`) and weighted by their pairs (`wmean`).
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// A model's folder as transformers or sentence-transformers write it
+    #[arg(long, value_name = "DIR", required_unless_present = "embeddings", requires = "data")]
+    model: Option<PathBuf>,
+    /// Embeddings in place of a model: safetensors with `a` [n, d], `b` [n, d] and `score` [n]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "data", "split", "columns", "pooler", "max_length", "save_embeddings"])]
+    embeddings: Option<PathBuf>,
+    /// The pairs: a folder of the STS Benchmark, SICK or SentEval's STS12 to STS16, or a csv, tsv or jsonl file
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// Which file of a folder that has one for each split
+    #[arg(long, value_enum, default_value = "test")]
+    split: StsSplit,
+    /// The names of the columns with first sentence, second sentence and score, where they are none of the usual
+    #[arg(long, value_name = "A,B,SCORE", value_delimiter = ',', num_args = 1)]
+    columns: Option<Vec<String>>,
+    /// How hidden states become a vector, where the folder does not say or another way is wanted
+    #[arg(long, value_enum)]
+    pooler: Option<Pooler>,
+    /// The most tokens of a sentence [default: what the folder says]
+    #[arg(long, value_name = "TOKENS")]
+    max_length: Option<usize>,
+    /// Sentences encoded at once
+    #[arg(long, default_value_t = DEFAULT_BATCH)]
+    batch: usize,
+    /// Where to keep the embeddings, in the form that --embeddings takes
+    #[arg(long, value_name = "FILE")]
+    save_embeddings: Option<PathBuf>,
+    /// Where to write the result and the whole protocol as JSON
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: String,
+}
+
+/// What is compared, and where it is from.
+struct Pairs {
+    name: String,
+    gold: Vec<Gold>,
+    similarities: Similarities,
+    protocol: Value,
+    data: Value,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    weince::cli::run(|| {
+        for target in [&args.out, &args.save_embeddings].into_iter().flatten() {
+            check_target(target)?;
+            for input in [&args.embeddings, &args.data].into_iter().flatten().filter(|input| input.is_file()) {
+                refuse_same_file(target, input)?;
+            }
+        }
+        let pairs = match (&args.model, &args.embeddings, &args.data) {
+            (Some(model), None, Some(data)) => of_model(&args, model, data)?,
+            (None, Some(file), None) => of_embeddings(file)?,
+            _ => return Err(Error::Config("expected --model DIR with --data PATH, or --embeddings FILE".into()).into()),
+        };
+        let result = evaluate(&pairs.gold, &pairs.similarities)?;
+        let mut record = json!({ "evaluation": "sts", "set": pairs.name });
+        let figures = serde_json::to_value(&result)?;
+        record
+            .as_object_mut()
+            .zip(figures.as_object())
+            .context("no JSON object")?
+            .0
+            .extend(figures.as_object().cloned().unwrap_or_default());
+        record["protocol"] = pairs.protocol;
+        record["data"] = pairs.data;
+        record["versions"] =
+            json!({ "weince": env!("CARGO_PKG_VERSION"), "libtorch": weince::torch::libtorch_version() });
+        let text = serde_json::to_string_pretty(&record)?;
+        if let Some(out) = &args.out {
+            write_bytes(out, format!("{text}\n"))?;
+        }
+        if args.json {
+            println!("{text}");
+        } else {
+            print!("{}", result.to_text(&pairs.name));
+        }
+        Ok(())
+    })
+}
+
+/// Pairs of a data set, encoded.
+fn of_model(args: &Args, folder: &Path, data: &Path) -> anyhow::Result<Pairs> {
+    let device = weince::device::parse(&args.device)?;
+    let columns = match args.columns.as_deref() {
+        None => None,
+        Some([a, b, score]) => Some(Columns { a: a.clone(), b: b.clone(), score: score.clone() }),
+        Some(other) => {
+            let message = format!("--columns: expected three names, such as text1,text2,label, found {}", other.len());
+            return Err(Error::Config(message).into());
+        }
+    };
+    let set = sts::load(data, args.split, columns.as_ref())?;
+    let encoder = SentenceEncoder::load(folder, args.pooler)?;
+    let config = encoder.bert().config();
+    let tokenizer = TextTokenizer::load(folder, args.max_length, config.max_position_embeddings as usize)?;
+    tokenizer.check_vocabulary(config.vocab_size)?;
+    encoder.to_device(device)?;
+    let sentences: Vec<&str> = set.pairs().flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect();
+    let bar = progress_bar("sentences");
+    let embeddings = embed(&encoder, &tokenizer, &sentences, args.batch, device, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    // Rows take turns: first sentence, second sentence.
+    let pairs = embeddings.f_view([sentences.len() as i64 / 2, 2, -1])?;
+    let (a, b) = (pairs.f_select(1, 0)?.f_contiguous()?, pairs.f_select(1, 1)?.f_contiguous()?);
+    let similarities = similarities(&a, &b)?;
+    let gold = Gold::of(&set);
+    if let Some(path) = &args.save_embeddings {
+        let scores: Vec<f64> = gold.iter().flat_map(|subset| &subset.scores).copied().collect();
+        let tensors = [("a".into(), a), ("b".into(), b), ("score".into(), Tensor::f_from_slice(&scores)?)];
+        safetensors::save(path, &tensors, &BTreeMap::new())?;
+    }
+    let protocol = json!({
+        "similarity": "cosine",
+        "pooler": encoder.pooler(),
+        "max_length": tokenizer.max_length(),
+        "checkpoint_sha256": sha256_of(encoder.file())?,
+    });
+    let data = json!({ "path": data.display().to_string(), "split": split_of(args, &set, data), "model": folder.display().to_string() });
+    Ok(Pairs { name: set.name, gold, similarities, protocol, data })
+}
+
+/// The split, where it chose a file.
+fn split_of(args: &Args, set: &StsSet, data: &Path) -> Value {
+    let chose = data.is_dir() && set.subsets.len() == 1;
+    if chose { json!(format!("{:?}", args.split).to_lowercase()) } else { Value::Null }
+}
+
+/// Pairs of embeddings that are there.
+fn of_embeddings(file: &Path) -> anyhow::Result<Pairs> {
+    let tensors: BTreeMap<String, Tensor> = safetensors::load(file)?.tensors.into_iter().collect();
+    let named = |name: &str, dimensions: usize| {
+        let found = tensors.get(name).ok_or_else(|| {
+            let there: Vec<&str> = tensors.keys().map(String::as_str).collect();
+            Error::data(file, None, format!("expected the tensors a, b and score, found {}", there.join(", ")))
+        })?;
+        if found.dim() != dimensions || !found.is_floating_point() {
+            let message = format!(
+                "`{name}`: expected floating-point numbers [{}], found {:?} {:?}",
+                ["n", "n, d"][dimensions - 1],
+                found.kind(),
+                found.size()
+            );
+            return Err(Error::data(file, None, message));
+        }
+        Ok(found)
+    };
+    let (a, b, score) = (named("a", 2)?, named("b", 2)?, named("score", 1)?);
+    if a.size() != b.size() || a.size()[0] != score.size()[0] {
+        let sizes = [a, b, score].map(Tensor::size);
+        return Err(Error::data(
+            file,
+            None,
+            format!("a, b and score are of {sizes:?}; expected as many rows, and a and b as wide"),
+        )
+        .into());
+    }
+    let floats = |t: &Tensor| t.f_to_kind(tch::Kind::Float);
+    let scores = Vec::<f64>::try_from(score.f_to_kind(tch::Kind::Double)?)?;
+    let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    Ok(Pairs {
+        gold: vec![Gold { name: name.clone(), scores, unscored: 0 }],
+        name,
+        similarities: similarities(&floats(a)?, &floats(b)?)?,
+        protocol: json!({ "similarity": "cosine" }),
+        data: json!({ "path": file.display().to_string(), "sha256": sha256_of(file)? }),
+    })
+}
+
+fn similarities(a: &Tensor, b: &Tensor) -> weince::Result<Similarities> {
+    let width = a.size()[1] as usize;
+    with_floats(a, |a| with_floats(b, |b| cosines(a, b, width)))
+}
