@@ -12,6 +12,7 @@ pub mod optim;
 mod overrides;
 pub mod precision;
 pub mod sweep;
+pub mod text_data;
 pub mod vision;
 
 use crate::error::{Error, Result};

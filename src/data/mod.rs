@@ -3,6 +3,7 @@
 mod eval;
 mod loader;
 mod sampler;
+pub mod text;
 pub mod vision;
 
 pub use eval::{EvalBatch, EvalBatches, eval_batches, fit_of};
