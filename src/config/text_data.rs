@@ -20,7 +20,8 @@ pub struct CorpusConfig {
     /// The column of a sentence that looks alike and means something else, where triples are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard_negative: Option<String>,
-    /// Only the first so many usable examples; what follows is not read. All unless given.
+    /// Only the first so many usable examples; what follows is not read, though a packed file is inflated whole. All
+    /// unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }

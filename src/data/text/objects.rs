@@ -23,7 +23,7 @@ impl Objects {
         let values = values.map_err(|e| {
             let place = format!(" at line {} column {}", e.line(), e.column());
             let reason = e.to_string().replace(&place, "");
-            let message = format!("expected a JSON object, found this in column {}: {reason}", e.column());
+            let message = format!("expected a JSON object, found this in column {}: {reason}", e.column().max(1));
             Wrong { at: at + e.column().saturating_sub(1), message }
         })?;
         // The values and their names, side by side.

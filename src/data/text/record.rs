@@ -79,7 +79,8 @@ pub(super) fn lines_of(bytes: &[u8]) -> u64 {
 pub(super) fn names_and_nearest(asked: &str, names: &[&str]) -> String {
     /// Names listed at most.
     const MOST: usize = 20;
-    let listed: Vec<String> = names.iter().take(MOST).map(|name| format!("`{}`", shortened(name))).collect();
+    let listed: Vec<String> =
+        names.iter().take(MOST).map(|name| format!("`{}`", shortened(name).escape_debug())).collect();
     let more = if names.len() > MOST { format!(" and {} more", names.len() - MOST) } else { String::new() };
     let near = names
         .iter()
@@ -95,7 +96,7 @@ pub(super) fn names_and_nearest(asked: &str, names: &[&str]) -> String {
 }
 
 /// The first characters of what may be long.
-pub(super) fn shortened(text: &str) -> String {
+fn shortened(text: &str) -> String {
     const MOST: usize = 60;
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -314,7 +314,7 @@ fn lines_that_are_no_objects_are_refused() {
         ("{\"text\": \"a\"} x", 28, "expected a JSON object", "column 15: trailing characters"),
         (
             "{\"texts\": \"a\", \"id\": 1}",
-            16,
+            14,
             "a field `text` (data.text)",
             "found `texts`, `id`; did you mean `texts`?",
         ),
@@ -326,15 +326,13 @@ fn lines_that_are_no_objects_are_refused() {
         ("{\"text\": true}", 14, "a string in the field `text` (data.text)", "found true"),
         ("{\"text\": \"a\", \"text\": \"b\"}", 0, "expected a JSON object", "the field `text` is there twice"),
     ] {
-        let e = err(
-            &write(&folder, "a.jsonl", format!("{{\"text\": \"g\"}}
-{line}
-")),
-            "text: text",
-        );
+        let e = err(&write(&folder, "a.jsonl", format!("{{\"text\": \"g\"}}\n{line}\n")), "text: text");
         assert!(e.contains("line 2: ") && e.contains(expected) && e.contains(found), "{e}");
         assert!(byte == 0 || e.contains(&format!("a.jsonl, byte {byte}: ")), "{e}");
     }
+    // Names are shown in one line.
+    let e = err(&write(&folder, "a.jsonl", "{\"a\\nb\": \"x\"}"), "text: a");
+    assert!(e.contains("found `a\\nb`"), "{e}");
     // A missing one of several says which.
     let e = err(&write(&folder, "a.jsonl", "{\"a\": \"x\"}"), "text: a, positive: b, hard_negative: c");
     assert!(e.contains("line 1: expected a field `b` (data.positive), found `a`"), "{e}");
