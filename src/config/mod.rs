@@ -12,6 +12,7 @@ pub mod optim;
 mod overrides;
 pub mod precision;
 pub mod sweep;
+pub mod text_data;
 pub mod text_model;
 pub mod vision;
 

@@ -5,12 +5,12 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::path::Path;
 
-/// A file of this project that is mapped into memory for reading.
+/// A file that is mapped into memory for reading.
 #[derive(Debug)]
 pub struct Mapped(Mmap);
 
 impl Mapped {
-    /// Maps a file. It must be one that is never changed under its name: those that
+    /// Maps a file of this project. It must be one that is never changed under its name: those that
     /// [`write_atomically`](crate::checkpoint::write_atomically) makes are replaced as a whole.
     ///
     /// # Errors
@@ -21,6 +21,20 @@ impl Mapped {
         // renamed when they are complete; nothing in this crate opens one for writing, and a new version leaves the old file's
         // bytes to those who have mapped them.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "cannot map into memory"))?;
+        Ok(Mapped(map))
+    }
+
+    /// Maps a user's file, which the user is asked to leave alone. Who reads it asks the open file for its length and time of
+    /// change before each access, checks what is read each time, and keeps copies only.
+    ///
+    /// # Errors
+    /// A file that cannot be mapped; `path` names it.
+    pub fn of_user(file: &File, path: &Path) -> Result<Mapped> {
+        // SAFETY: the bytes must not change while they are mapped. Nothing in this crate opens a user's data for writing, and a
+        // file that is replaced by renaming leaves its bytes to those who have mapped them. What nobody can exclude is another
+        // program that writes into this very file at the moment of an access; as with every mapped file, the system ends the
+        // process if the file is cut short then.
+        let map = unsafe { Mmap::map(file) }.map_err(Error::io(path, "cannot map into memory"))?;
         Ok(Mapped(map))
     }
 

@@ -1,6 +1,8 @@
 //! Sentences: what they are read from, and the token ids that models take.
 
+mod corpus;
 pub mod sts;
 mod tokenizer;
 
+pub use corpus::{Corpus, CorpusReport, Example, LeftOut, MOST_BYTES, Sides};
 pub use tokenizer::{TextTokenizer, Tokens};
