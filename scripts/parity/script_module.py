@@ -6,6 +6,7 @@ import sys
 import types
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(SCRIPTS))  # what a script imports from its own folder
 
 
 def load(name: str) -> types.ModuleType:
