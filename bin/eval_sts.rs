@@ -1,8 +1,8 @@
 //! `eval-sts`: semantic textual similarity of a sentence encoder.
 
-use anyhow::Context;
+use anyhow::bail;
 use clap::Parser;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -88,18 +88,15 @@ fn main() -> ExitCode {
             _ => return Err(Error::Config("expected --model DIR with --data PATH, or --embeddings FILE".into()).into()),
         };
         let result = evaluate(&pairs.gold, &pairs.similarities)?;
-        let mut record = json!({ "evaluation": "sts", "set": pairs.name });
-        let figures = serde_json::to_value(&result)?;
-        record
-            .as_object_mut()
-            .zip(figures.as_object())
-            .context("no JSON object")?
-            .0
-            .extend(figures.as_object().cloned().unwrap_or_default());
-        record["protocol"] = pairs.protocol;
-        record["data"] = pairs.data;
-        record["versions"] =
-            json!({ "weince": env!("CARGO_PKG_VERSION"), "libtorch": weince::torch::libtorch_version() });
+        let Value::Object(figures) = serde_json::to_value(&result)? else { bail!("the figures are no JSON object") };
+        let mut record = Map::new();
+        record.insert("evaluation".into(), json!("sts"));
+        record.insert("set".into(), json!(pairs.name));
+        record.extend(figures);
+        record.insert("protocol".into(), pairs.protocol);
+        record.insert("data".into(), pairs.data);
+        let versions = json!({ "weince": env!("CARGO_PKG_VERSION"), "libtorch": weince::torch::libtorch_version() });
+        record.insert("versions".into(), versions);
         let text = serde_json::to_string_pretty(&record)?;
         if let Some(out) = &args.out {
             write_bytes(out, format!("{text}\n"))?;
@@ -168,7 +165,8 @@ fn of_embeddings(file: &Path) -> anyhow::Result<Pairs> {
     let tensors: BTreeMap<String, Tensor> = safetensors::load(file)?.tensors.into_iter().collect();
     let named = |name: &str, dimensions: usize| {
         let found = tensors.get(name).ok_or_else(|| {
-            let there: Vec<&str> = tensors.keys().map(String::as_str).collect();
+            let mut there: Vec<String> = tensors.keys().take(4).cloned().collect();
+            there.extend((tensors.len() > there.len()).then(|| format!("{} more", tensors.len() - there.len())));
             Error::data(file, None, format!("expected the tensors a, b and score, found {}", there.join(", ")))
         })?;
         if found.dim() != dimensions || !found.is_floating_point() {
