@@ -29,7 +29,7 @@ struct Args {
     /// A model's folder as transformers or sentence-transformers write it
     #[arg(long, value_name = "DIR", required_unless_present = "embeddings", requires = "data")]
     model: Option<PathBuf>,
-    /// Embeddings in place of a model: safetensors with `a` [n, d], `b` [n, d] and `score` [n]
+    /// Embeddings in place of a model: safetensors with `a` and `b` [n, d], and `score` with a number a row
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "data", "split", "columns", "pooler", "max_length", "save_embeddings"])]
     embeddings: Option<PathBuf>,
     /// The pairs: a folder of the STS Benchmark, SICK or SentEval's STS12 to STS16, or a csv, tsv or jsonl file
