@@ -14,30 +14,30 @@ use weince::config::model::ModelConfig;
 use weince::config::optim::OptimConfig;
 use weince::config::parse;
 use weince::config::precision::Precision;
+use weince::config::vision::Views;
 use weince::loss::{Layout, Loss};
 use weince::model::Model;
 use weince::optim::Optimizer;
 use weince::torch::{Mark, device_memory};
-use weince::train::{StepOptions, Stepper};
+use weince::train::{StepOptions, Stepper, VisionModel};
 use weince::{Error, Result};
 
 const MODEL: &str = "{encoder: {kind: resnet18, stem: small}}";
 const PROJECTED: i64 = 64;
 
-/// Name, loss, and how the step computes.
-fn cases(device: Device) -> Vec<(&'static str, &'static str, StepOptions)> {
+/// Name, loss, how the step computes, and whether images lie channels last.
+fn cases(device: Device) -> Vec<(&'static str, &'static str, StepOptions, bool)> {
     let options = |precision| StepOptions { precision, ..Default::default() };
     let mut cases = vec![
-        ("infonce fp32", "infonce", options(Precision::Fp32)),
-        ("weince fp32", "weince", options(Precision::Fp32)),
-        ("infonce bf16", "infonce", options(Precision::Bf16)),
-        ("weince bf16", "weince", options(Precision::Bf16)),
+        ("infonce fp32", "infonce", options(Precision::Fp32), false),
+        ("weince fp32", "weince", options(Precision::Fp32), false),
+        ("infonce bf16", "infonce", options(Precision::Bf16), false),
+        ("weince bf16", "weince", options(Precision::Bf16), false),
     ];
     if device.is_cuda() {
-        cases.push(("weince tf32", "weince", StepOptions { tf32: true, ..Default::default() }));
-        cases.push(("weince fp16", "weince", options(Precision::Fp16)));
-        let last = StepOptions { channels_last: true, ..options(Precision::Bf16) };
-        cases.push(("weince bf16 channels last", "weince", last));
+        cases.push(("weince tf32", "weince", StepOptions { tf32: true, ..Default::default() }, false));
+        cases.push(("weince fp16", "weince", options(Precision::Fp16), false));
+        cases.push(("weince bf16 channels last", "weince", options(Precision::Bf16), true));
     }
     cases
 }
@@ -46,15 +46,16 @@ fn loss(kind: &str) -> Result<Loss> {
     Loss::new(&parse::<LossConfig>(&format!("{{kind: {kind}}}"), kind, &[])?, Layout::TwoView)
 }
 
-fn stepper(kind: &str, options: StepOptions, device: Device) -> Result<Stepper> {
+fn stepper(kind: &str, options: StepOptions, channels_last: bool, device: Device) -> Result<Stepper<VisionModel>> {
     tch::manual_seed(0);
     let model = Model::new(&parse::<ModelConfig>(MODEL, "model", &[])?, 32)?;
     model.to_device(device)?;
-    if options.channels_last {
+    if channels_last {
         model.encoder.store().channels_last()?;
     }
     let adam: OptimConfig = parse("{kind: adam}", "optim", &[])?;
     let optimizer = Optimizer::new(&adam, &model.parameters())?;
+    let model = VisionModel { model, views: Views::Separate, channels_last };
     Stepper::new(model, optimizer, loss(kind)?, options, device)
 }
 
@@ -80,7 +81,7 @@ fn main() -> Result<()> {
     let device = weince::device::parse(arguments.get(3).map_or("cpu", String::as_str))?;
     tch::manual_seed(1);
     let view = || Tensor::rand([batch, 3, size, size], (Kind::Float, device));
-    let (view_1, view_2) = (view(), view());
+    let views = [view(), view()];
 
     let mut alone: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut losses = [("infonce", loss("infonce")?), ("weince", loss("weince")?)];
@@ -98,14 +99,14 @@ fn main() -> Result<()> {
         }
     }
     let mut steppers = Vec::new();
-    for (name, kind, options) in cases(device) {
-        steppers.push((name, stepper(kind, options, device)?));
+    for (name, kind, options, channels_last) in cases(device) {
+        steppers.push((name, stepper(kind, options, channels_last, device)?));
     }
     let mut steps: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut memory: Vec<u64> = Vec::new();
     for round in 0..=rounds {
         for (name, stepper) in &mut steppers {
-            let took = seconds(device, || stepper.step(&view_1, &view_2, 1e-3).map(drop))?;
+            let took = seconds(device, || stepper.step(&views, 1e-3).map(drop))?;
             if round > 0 {
                 steps.entry(name).or_default().push(took);
             }

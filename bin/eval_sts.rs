@@ -14,7 +14,7 @@ use weince::data::text::sts::{self, Columns, StsSet, StsSplit};
 use weince::error::Error;
 use weince::eval::embed::{DEFAULT_BATCH, embed};
 use weince::eval::record::check_target;
-use weince::eval::sts::{Gold, Similarities, cosines, evaluate};
+use weince::eval::sts::{Gold, Similarities, cosines, cosines_of_pairs, evaluate, sides};
 use weince::model::SentenceEncoder;
 use weince::progress::progress_bar;
 use weince::torch::with_floats;
@@ -134,10 +134,8 @@ fn of_model(args: &Args, folder: &Path, data: &Path) -> anyhow::Result<Pairs> {
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    // Rows take turns: first sentence, second sentence.
-    let pairs = embeddings.f_view([sentences.len() as i64 / 2, 2, -1])?;
-    let (a, b) = (pairs.f_select(1, 0)?.f_contiguous()?, pairs.f_select(1, 1)?.f_contiguous()?);
-    let similarities = similarities(&a, &b)?;
+    let similarities = cosines_of_pairs(&embeddings)?;
+    let (a, b) = sides(&embeddings)?;
     let gold = Gold::of(&set);
     if let Some(path) = &args.save_embeddings {
         let scores: Vec<f64> = gold.iter().flat_map(|subset| &subset.scores).copied().collect();

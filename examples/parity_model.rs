@@ -17,7 +17,7 @@ use weince::config::vision::VisionConfig;
 use weince::data::{self, Split};
 use weince::model::{Encoder, Fit, Found, Model};
 use weince::optim::Optimizer;
-use weince::train::Plan;
+use weince::train::{Plan, Vision};
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -113,7 +113,7 @@ fn learn(config: &str, precision: Precision, files: [&Path; 3], steps: usize, lr
 /// The views of one step of a run.
 fn batch(config: &Path, step: u64, file: &Path) -> anyhow::Result<()> {
     let config: VisionConfig = weince::config::load(config, &[])?;
-    let batch = Plan::new(&config, Device::Cpu)?.batch(step)?;
+    let batch = Plan::<Vision>::new(&config, Device::Cpu)?.batch(step)?;
     let views = [("view_1".to_string(), batch.view_1), ("view_2".to_string(), batch.view_2)];
     safetensors::save(file, &views, &BTreeMap::new())?;
     Ok(())

@@ -128,6 +128,10 @@ impl RunFolder {
     pub fn best(&self) -> PathBuf {
         self.checkpoints().join("best.pt")
     }
+    /// The trained sentence encoder of a text run, as a folder that transformers opens.
+    pub fn model(&self) -> PathBuf {
+        self.root.join("model")
+    }
     /// The trained encoder alone, with torchvision's names.
     pub fn encoder(&self) -> PathBuf {
         self.checkpoints().join("encoder.safetensors")
@@ -152,8 +156,9 @@ impl RunFolder {
     /// # Errors
     /// What the system refuses.
     pub fn remove_final_weights(&self) -> Result<()> {
-        for name in FINAL_WEIGHTS {
-            let path = self.checkpoints().join(name);
+        let of_text = self.model().join("model.safetensors");
+        let of_images = FINAL_WEIGHTS.iter().map(|name| self.checkpoints().join(name));
+        for path in of_images.chain([of_text]) {
             match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::io(&path, "cannot remove the weights of the shorter run")(e));

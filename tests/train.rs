@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use weince::config::run::RunConfig;
 use weince::config::vision::VisionConfig;
 use weince::report::metrics::{self, Split};
 

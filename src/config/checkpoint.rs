@@ -32,22 +32,39 @@ impl Default for CheckpointConfig {
 pub enum BestBy {
     /// The nearest-neighbour accuracy on the test images, which `eval.knn_every` asks for.
     KnnAccuracy,
+    /// Spearman's correlation on the pairs of a text run's section `eval`.
+    Spearman,
 }
 
 impl CheckpointConfig {
-    /// Checks values beyond their types; `knn_every` is that of the section `eval`.
+    /// Checks values beyond their types. `measured` is what runs of this kind can be asked to measure.
     ///
     /// # Errors
-    /// A value out of its range, with its key.
-    pub fn validate(&self, knn_every: u64) -> Result<()> {
+    /// A value out of its range, with its key; a best by what is not measured.
+    pub fn validate(&self, measured: BestBy, asks: Asked) -> Result<()> {
         at_least_one("checkpoint.every_epochs", self.every_epochs)?;
         self.every_steps.map_or(Ok(()), |steps| at_least_one("checkpoint.every_steps", steps))?;
         at_least_one("checkpoint.keep", self.keep)?;
-        if self.best_by == Some(BestBy::KnnAccuracy) && knn_every == 0 {
-            return Err(Error::Config(
-                "checkpoint.best_by: knn_accuracy is not measured in this run; set eval.knn_every, such as 1".into(),
-            ));
+        let name = |by: BestBy| if by == BestBy::Spearman { "spearman" } else { "knn_accuracy" };
+        match (self.best_by, asks) {
+            (Some(by), _) if by != measured => Err(Error::Config(format!(
+                "checkpoint.best_by: {} is not what such runs measure; expected {}",
+                name(by),
+                name(measured)
+            ))),
+            (Some(by), Asked::No(remedy)) => {
+                Err(Error::Config(format!("checkpoint.best_by: {} is not measured in this run; {remedy}", name(by))))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// Whether a run measures what could tell its best checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// It does.
+    Yes,
+    /// It does not; what to set so that it does.
+    No(&'static str),
 }

@@ -181,9 +181,11 @@ pub enum ScheduleConfig {
     Constant(ConstantConfig),
     /// A warm-up, then half a cosine down to `final_lr`.
     Cosine(CosineConfig),
+    /// A warm-up from 0, then a line down to 0.
+    Linear(LinearConfig),
 }
 
-by_kind!(ScheduleConfig, default None, "constant" => Constant, "cosine" => Cosine);
+by_kind!(ScheduleConfig, default None, "constant" => Constant, "cosine" => Cosine, "linear" => Linear);
 
 impl Default for ScheduleConfig {
     fn default() -> Self {
@@ -218,6 +220,18 @@ pub struct CosineConfig {
     pub final_lr: f64,
 }
 
+/// A linear decay, as transformers' `get_linear_schedule_with_warmup` has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinearConfig {
+    /// Length of the linear warm-up in epochs, fractions allowed; none unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<f64>,
+    /// Length of the linear warm-up in steps, instead of `warmup_epochs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u64>,
+}
+
 impl ScheduleConfig {
     /// Checks values beyond their types.
     ///
@@ -234,7 +248,7 @@ impl ScheduleConfig {
             at_least_zero("schedule.warmup_epochs", e)?;
         }
         match self {
-            ScheduleConfig::Constant(_) => Ok(()),
+            ScheduleConfig::Constant(_) | ScheduleConfig::Linear(_) => Ok(()),
             ScheduleConfig::Cosine(c) => at_least_zero("schedule.final_lr", c.final_lr),
         }
     }
@@ -244,6 +258,7 @@ impl ScheduleConfig {
         match self {
             ScheduleConfig::Constant(c) => (c.warmup_epochs, c.warmup_steps),
             ScheduleConfig::Cosine(c) => (c.warmup_epochs, c.warmup_steps),
+            ScheduleConfig::Linear(c) => (c.warmup_epochs, c.warmup_steps),
         }
     }
 }

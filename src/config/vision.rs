@@ -1,13 +1,13 @@
 //! The configuration of a vision pretraining run: one file, one experiment.
 
-use super::at_least_one;
 use super::augment::AugmentConfig;
-use super::checkpoint::CheckpointConfig;
+use super::checkpoint::{Asked, BestBy, CheckpointConfig};
 use super::data::DataConfig;
 use super::loss::LossConfig;
 use super::model::ModelConfig;
 use super::optim::{OptimConfig, ScheduleConfig};
 use super::precision::Precision;
+use super::run::{Length, RunConfig, check_numbers, validate_steps};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use tch::Device;
@@ -67,9 +67,13 @@ pub struct TrainConfig {
     /// Steps between lines in `metrics.jsonl` and points in TensorBoard; 10 unless given. Every step is checked.
     #[serde(default = "ten")]
     pub log_every: u64,
+    /// The largest norm of the gradient over all parameters; a longer one is shortened to it, as by PyTorch's `clip_grad_norm_`. None
+    /// unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
 }
 
-fn ten() -> u64 {
+pub(super) fn ten() -> u64 {
     10
 }
 
@@ -93,39 +97,21 @@ pub struct EvalConfig {
     pub knn_every: u64,
 }
 
-impl VisionConfig {
-    /// Checks values beyond their types.
-    ///
-    /// # Errors
-    /// A value out of its range, with its key.
-    pub fn validate(&self) -> Result<()> {
+impl RunConfig for VisionConfig {
+    fn validate(&self) -> Result<()> {
         self.data.validate()?;
         self.augment.validate()?;
         self.model.validate()?;
         self.loss.validate()?;
         self.optim.validate()?;
         self.schedule.validate()?;
-        self.checkpoint.validate(self.eval.knn_every)?;
-        at_least_one("train.epochs", self.train.epochs)?;
-        at_least_one("train.log_every", self.train.log_every)?;
-        if self.train.batch_size < 2 {
-            return Err(Error::Config(format!(
-                "train.batch_size: a contrastive batch needs at least 2 images, found {}: with one there are no negatives",
-                self.train.batch_size
-            )));
-        }
-        Ok(())
+        let asked = if self.eval.knn_every > 0 { Asked::Yes } else { Asked::No("set eval.knn_every, such as 1") };
+        self.checkpoint.validate(BestBy::KnnAccuracy, asked)?;
+        validate_steps(self.length(), self.train.clip_norm, "images")
     }
 
-    /// Whether a device can run this.
-    ///
-    /// # Errors
-    /// A precision or memory layout that the device does not have.
-    pub fn check_device(&self, device: Device) -> Result<()> {
-        self.precision.check(device)?;
-        if self.tf32 && !device.is_cuda() {
-            return Err(Error::Config("tf32: true is for CUDA, and this run is on the CPU; leave it out".into()));
-        }
+    fn check_device(&self, device: Device) -> Result<()> {
+        check_numbers(self.precision, self.tf32, device)?;
         if self.channels_last && !device.is_cuda() {
             return Err(Error::Config(
                 "channels_last: true is for CUDA, and this run is on the CPU, where LibTorch's channels-last convolutions of \
@@ -136,52 +122,43 @@ impl VisionConfig {
         Ok(())
     }
 
-    /// The keys, with both values, in which `new` differs from `self` where a resumed run may not differ.
-    ///
     /// Length (`train.epochs`), logging, checkpoints, evaluation, loader threads and the images' cache may change.
-    ///
-    /// # Errors
-    /// None in practice: both serialise.
-    pub fn forbidden_changes(&self, new: &VisionConfig) -> Result<Vec<String>> {
-        let mut comparable = new.clone();
-        comparable.train.epochs = self.train.epochs;
-        comparable.train.log_every = self.train.log_every;
-        comparable.checkpoint = self.checkpoint.clone();
-        comparable.eval = self.eval.clone();
-        comparable.data.take_over_means(&self.data);
-        let mut differences = Vec::new();
-        diff("", &to_value(self)?, &to_value(&comparable)?, &mut differences);
-        Ok(differences)
+    fn with_what_may_change(&self, before: &VisionConfig) -> VisionConfig {
+        let mut comparable = self.clone();
+        comparable.train.epochs = before.train.epochs;
+        comparable.train.log_every = before.train.log_every;
+        comparable.checkpoint = before.checkpoint.clone();
+        comparable.eval = before.eval.clone();
+        comparable.data.take_over_means(&before.data);
+        comparable
     }
 
-    /// As [`VisionConfig::forbidden_changes`], for runs that are to end at the same weights: the length may not change either.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn changes_of_the_outcome(&self, new: &VisionConfig) -> Result<Vec<String>> {
-        let mut changes = self.forbidden_changes(new)?;
-        if self.train.epochs != new.train.epochs {
-            changes.push(format!("train.epochs was {} and is now {}", self.train.epochs, new.train.epochs));
-        }
-        Ok(changes)
+    fn seed(&self) -> u64 {
+        self.seed
     }
-}
-
-fn to_value(config: &VisionConfig) -> Result<serde_yaml::Value> {
-    serde_yaml::to_value(config).map_err(|e| Error::Config(format!("the configuration cannot be written: {e}")))
-}
-
-fn diff(path: &str, old: &serde_yaml::Value, new: &serde_yaml::Value, out: &mut Vec<String>) {
-    if let (serde_yaml::Value::Mapping(a), serde_yaml::Value::Mapping(b)) = (old, new) {
-        let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
-        for key in keys {
-            let name = key.as_str().unwrap_or("?");
-            let at = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
-            let missing = serde_yaml::Value::Null;
-            diff(&at, a.get(key).unwrap_or(&missing), b.get(key).unwrap_or(&missing), out);
-        }
-    } else if old != new {
-        let show = |v: &serde_yaml::Value| serde_yaml::to_string(v).unwrap_or_default().trim().replace('\n', " ");
-        out.push(format!("{path} was {} and is now {}", show(old), show(new)));
+    fn length(&self) -> Length {
+        let &TrainConfig { epochs, batch_size, log_every, .. } = &self.train;
+        Length { epochs, batch_size, log_every }
+    }
+    fn loss(&self) -> &LossConfig {
+        &self.loss
+    }
+    fn optim(&self) -> &OptimConfig {
+        &self.optim
+    }
+    fn schedule(&self) -> &ScheduleConfig {
+        &self.schedule
+    }
+    fn checkpoint(&self) -> &CheckpointConfig {
+        &self.checkpoint
+    }
+    fn precision(&self) -> Precision {
+        self.precision
+    }
+    fn tf32(&self) -> bool {
+        self.tf32
+    }
+    fn clip_norm(&self) -> Option<f64> {
+        self.train.clip_norm
     }
 }

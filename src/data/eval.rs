@@ -95,6 +95,6 @@ impl EvalBatches<'_> {
 }
 
 /// A tensor of its own with these numbers.
-pub(super) fn image_tensor(numbers: &[f32], shape: [i64; 4]) -> Result<Tensor> {
+pub(crate) fn image_tensor(numbers: &[f32], shape: [i64; 4]) -> Result<Tensor> {
     Ok(Tensor::f_from_slice(numbers)?.f_view(shape)?)
 }

@@ -7,6 +7,6 @@ pub mod text;
 pub mod vision;
 
 pub use eval::{EvalBatch, EvalBatches, eval_batches, fit_of};
-pub use loader::{Batch, Loader};
+pub use loader::{Loader, Source};
 pub use sampler::{Position, Sampler};
-pub use vision::{Decoder, ImageSet, Split, load};
+pub use vision::{AugmentedImages, Batch, Decoder, ImageSet, Split, load};

@@ -3,6 +3,7 @@
 
 use crate::augment::{Canvas, Views};
 use crate::config::augment::AugmentConfig;
+use crate::config::run::RunConfig;
 use crate::config::vision::VisionConfig;
 use crate::data::vision::{BadFile, Decoder};
 use crate::data::{self, ImageSet, Sampler, Split, fit_of};

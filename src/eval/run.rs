@@ -6,6 +6,7 @@ use super::source::{Data, DataFile, Inputs};
 use crate::augment::Fit;
 use crate::checkpoint::{self, sha256_of};
 use crate::config::model::EncoderConfig;
+use crate::config::run::RunConfig;
 use crate::config::vision::VisionConfig;
 use crate::data::{self, ImageSet, Split, eval_batches, fit_of};
 use crate::error::{Error, Result};

@@ -8,8 +8,10 @@ use crate::data::text::sts::{StsSet, StsSubset};
 use crate::error::{Error, Result};
 use crate::report::table::Table;
 use crate::stats::{pearson, spearman};
+use crate::torch::with_floats;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use tch::Tensor;
 
 /// Cosines of pairs.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,6 +97,32 @@ pub fn cosines(a: &[f32], b: &[f32], d: usize) -> Result<Similarities> {
     };
     let values = a.chunks_exact(d).zip(b.chunks_exact(d)).map(cosine).collect();
     Ok(Similarities { values, zero_rows })
+}
+
+/// The cosines of embeddings that take turns: first sentence, second sentence, pair by pair.
+///
+/// # Shapes
+/// float32 [2 pairs, d].
+///
+/// # Errors
+/// As [`cosines`]; a matrix of another kind.
+pub fn cosines_of_pairs(embeddings: &Tensor) -> Result<Similarities> {
+    let (a, b) = sides(embeddings)?;
+    let width = a.size2()?.1 as usize;
+    with_floats(&a, |a| with_floats(&b, |b| cosines(a, b, width)))
+}
+
+/// The first and the second sentences of pairs that take turns.
+///
+/// # Shapes
+/// [2 pairs, d] to two of [pairs, d].
+///
+/// # Errors
+/// Whatever LibTorch reports.
+pub fn sides(embeddings: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (rows, width) = embeddings.size2()?;
+    let pairs = embeddings.f_view([rows / 2, 2, width])?;
+    Ok((pairs.f_select(1, 0)?.f_contiguous()?, pairs.f_select(1, 1)?.f_contiguous()?))
 }
 
 /// The gold scores of a subset.

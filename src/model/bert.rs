@@ -42,6 +42,8 @@ pub struct BertConfig {
     pub position_embedding_type: String,
     /// Whether tokens see those before them alone.
     pub is_decoder: bool,
+    /// The standard deviation of new weights.
+    pub initializer_range: f64,
 }
 
 impl Default for BertConfig {
@@ -62,6 +64,7 @@ impl Default for BertConfig {
             pad_token_id: Some(0),
             position_embedding_type: "absolute".into(),
             is_decoder: false,
+            initializer_range: 0.02,
         }
     }
 }
@@ -130,6 +133,9 @@ impl BertConfig {
             if !(0.0..1.0).contains(&value) {
                 return refuse(key, "a share from 0 to below 1", &value);
             }
+        }
+        if !(self.initializer_range >= 0.0 && self.initializer_range.is_finite()) {
+            return refuse("initializer_range", "a finite number from 0 on", &self.initializer_range);
         }
         if !(self.layer_norm_eps >= 0.0 && self.layer_norm_eps < 1.0) {
             return refuse("layer_norm_eps", "a small number from 0 on", &self.layer_norm_eps);
@@ -310,6 +316,14 @@ impl Bert {
     pub fn pooled(&self, last: &Tensor) -> Result<Option<Tensor>> {
         let pooler = self.layers.pooler.as_ref();
         pooler.map(|pooler| Ok(pooler.forward(&last.f_select(1, 0)?)?.f_tanh()?)).transpose()
+    }
+
+    /// Draws the layer over the first token anew, as transformers does: normal weights, and a bias of 0.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn renew_pooler(&self) -> Result<()> {
+        self.layers.pooler.as_ref().map_or(Ok(()), |pooler| pooler.renew(self.config.initializer_range))
     }
 
     /// What it is made for.

@@ -131,6 +131,13 @@ impl Linear {
         Ok(Linear { weight, bias: Some(bias) })
     }
 
+    /// Draws its weights anew, with a normal distribution; the bias is 0.
+    pub fn renew(&self, std: f64) -> Result<()> {
+        let _guard = tch::no_grad_guard();
+        let _ = self.weight.shallow_clone().f_normal_(0.0, std)?;
+        self.bias.as_ref().map_or(Ok(()), |bias| Ok(bias.shallow_clone().f_zero_().map(drop)?))
+    }
+
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.f_linear(&self.weight, self.bias.as_ref())?)
     }

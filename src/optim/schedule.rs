@@ -4,19 +4,29 @@ use crate::config::optim::ScheduleConfig;
 use crate::error::{Error, Result};
 use std::f64::consts::PI;
 
-/// Linear warm-up, then a constant rate or half a cosine.
+/// Linear warm-up, then a constant rate, half a cosine, or a line.
 ///
 /// With W warm-up steps of T in all and base rate b: for t < W the rate is b * (1/W + (1 - 1/W) * t/W), then b, or
-/// final + (b - final) * (1 + cos(pi * (t - W) / (T - W))) / 2. After the last step it stays at the final rate.
+/// final + (b - final) * (1 + cos(pi * (t - W) / (T - W))) / 2. With a line it is b t / W, then b (T - t) / (T - W). After the last
+/// step it stays at the final rate.
 ///
 /// # Source
-/// PyTorch's `SequentialLR([LinearLR(start_factor=1/W, total_iters=W), CosineAnnealingLR(T_max=T-W)], [W])`.
+/// PyTorch's `SequentialLR([LinearLR(start_factor=1/W, total_iters=W), CosineAnnealingLR(T_max=T-W)], [W])`; the line:
+/// transformers' `get_linear_schedule_with_warmup`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     base: f64,
     warmup: u64,
-    /// The rate at the end and the number of all steps, for the cosine.
-    decay: Option<(f64, u64)>,
+    decay: Decay,
+}
+
+/// What comes after the warm-up; with the number of all steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Decay {
+    None,
+    /// To this rate.
+    Cosine(f64, u64),
+    Linear(u64),
 }
 
 impl Schedule {
@@ -37,8 +47,9 @@ impl Schedule {
             )));
         }
         let decay = match config {
-            ScheduleConfig::Constant(_) => None,
-            ScheduleConfig::Cosine(c) => Some((c.final_lr, total_steps)),
+            ScheduleConfig::Constant(_) => Decay::None,
+            ScheduleConfig::Cosine(c) => Decay::Cosine(c.final_lr, total_steps),
+            ScheduleConfig::Linear(_) => Decay::Linear(total_steps),
         };
         Ok(Schedule { base: base_lr, warmup, decay })
     }
@@ -46,13 +57,19 @@ impl Schedule {
     /// The rate of step `step`, counted from 0.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup {
-            let w = self.warmup as f64;
-            return self.base * (1.0 / w + (1.0 - 1.0 / w) * (step as f64 / w));
+            let (w, t) = (self.warmup as f64, step as f64);
+            return match self.decay {
+                Decay::Linear(_) => self.base * (t / w),
+                _ => self.base * (1.0 / w + (1.0 - 1.0 / w) * (t / w)),
+            };
         }
         match self.decay {
-            None => self.base,
-            Some((last, total)) if step >= total => last,
-            Some((last, total)) => {
+            Decay::None => self.base,
+            Decay::Linear(total) => {
+                self.base * (total.saturating_sub(step) as f64 / (total - self.warmup).max(1) as f64)
+            }
+            Decay::Cosine(last, total) if step >= total => last,
+            Decay::Cosine(last, total) => {
                 let done = (step - self.warmup) as f64 / (total - self.warmup) as f64;
                 last + (self.base - last) * (1.0 + (PI * done).cos()) / 2.0
             }

@@ -3,6 +3,7 @@
 use super::grid::{Job, Sweep};
 use crate::checkpoint::write_changed;
 use crate::config::eval::LinearConfig;
+use crate::config::run::RunConfig;
 use crate::config::sweep::{EvaluateConfig, ProbeConfig};
 use crate::config::vision::VisionConfig;
 use crate::error::{Error, Result};

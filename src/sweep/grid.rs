@@ -1,6 +1,7 @@
 //! From a sweep's configuration to its runs: every combination of every grid with every seed, all checked before the first.
 
 use crate::config::from_tree;
+use crate::config::run::RunConfig;
 use crate::config::sweep::{ArmConfig, SweepConfig, apply};
 use crate::config::vision::VisionConfig;
 use crate::error::{Error, Result};

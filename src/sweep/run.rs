@@ -6,6 +6,7 @@
 use super::folder::{SweepFolder, Task};
 use super::grid::{Job, Sweep};
 use crate::config::eval::{Bank, LinearConfig};
+use crate::config::run::RunConfig;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::lock::try_lock;

@@ -1,25 +1,30 @@
 //! What a run would be, in numbers, before it starts: `--dry-run` and the line that every run opens with.
 
-use super::vision::Plan;
+use super::plan::Plan;
+use super::step::Learner;
+use super::task::Task;
+use crate::config::run::RunConfig;
 use crate::device;
 use crate::error::Result;
+use crate::loss::Layout;
 use std::path::Path;
 use tch::Device;
 
-/// Images of the probe that measures a model's activations.
+/// Samples of the probe that measures a model's activations.
 const PROBE: i64 = 16;
 
-impl Plan {
+impl<T: Task> Plan<T> {
     /// One line: model, data, steps, device.
     pub fn headline(&self, run_dir: &Path) -> String {
         format!(
-            "{} of {} parameters on {} images: {} epochs of {} steps, batch {}, on {}, into {}",
-            self.config.model.encoder.name(),
+            "{} of {} parameters on {} {}: {} epochs of {} steps, batch {}, on {}, into {}",
+            T::describe(self).0,
             thousands(self.parameter_count() as u64),
-            thousands(self.image_count() as u64),
-            self.config.train.epochs,
+            thousands(self.task.samples() as u64),
+            T::UNIT,
+            self.config.length().epochs,
             thousands(self.steps_per_epoch),
-            self.config.train.batch_size,
+            self.config.length().batch_size,
             device::name(self.device),
             run_dir.display()
         )
@@ -32,27 +37,27 @@ impl Plan {
     /// What the model reports about the probe.
     pub fn describe(&self, device: Device) -> Result<String> {
         let mut text = self.resolved_config()?;
+        let (name, features) = T::describe(self);
         let optimizer: usize = self.stepper.optimizer.state().iter().map(|(_, t)| bytes(t)).sum();
-        let weights: usize = self.stepper.model.state_dict().iter().map(|(_, t)| bytes(t)).sum();
+        let weights: usize = T::tensors(&self.stepper.model).iter().map(bytes).sum();
         let gradients = 4 * self.parameter_count();
-        let anchors = 2 * self.config.train.batch_size;
+        let views = if T::LAYOUT == Layout::TwoView { 2 } else { 1 };
+        let anchors = views * self.config.length().batch_size;
         // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
         // and the rows in float64.
         let loss = anchors * anchors * 2 * 4;
         let activations = self.activation_bytes()?;
+        let memory = &format!("  {}", T::UNIT);
         let lines = [
-            (
-                "encoder",
-                format!("{} ({} features)", self.config.model.encoder.name(), self.stepper.model.encoder.features()),
-            ),
+            ("encoder", format!("{name} ({features} features)")),
             ("parameters", thousands(self.parameter_count() as u64)),
-            ("images", thousands(self.image_count() as u64)),
+            (T::UNIT, thousands(self.task.samples() as u64)),
             (
                 "steps",
                 format!(
                     "{} ({} epochs of {})",
                     thousands(self.total_steps()),
-                    self.config.train.epochs,
+                    self.config.length().epochs,
                     thousands(self.steps_per_epoch)
                 ),
             ),
@@ -61,18 +66,18 @@ impl Plan {
                 "memory",
                 format!(
                     "about {} MiB in all, estimated:",
-                    mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.image_bytes())
+                    mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.task.memory())
                 ),
             ),
             ("  weights, gradients, optimizer", format!("{} MiB", mebibytes(weights + gradients + optimizer))),
             (
                 "  activations",
                 activations.map_or("unknown on this system".to_string(), |b| {
-                    format!("{} MiB (measured on {PROBE} images on the CPU, scaled to the batch)", mebibytes(b))
+                    format!("{} MiB (measured on {PROBE} {} on the CPU, scaled to the batch)", mebibytes(b), T::UNIT)
                 }),
             ),
             ("  loss", format!("{} MiB", mebibytes(loss))),
-            ("  images", format!("{} MiB", mebibytes(self.image_bytes()))),
+            (memory, format!("{} MiB", mebibytes(self.task.memory()))),
         ];
         text += "\n";
         for (name, value) in lines {
@@ -82,19 +87,18 @@ impl Plan {
     }
 }
 
-impl Plan {
+impl<T: Task> Plan<T> {
     /// What a training step keeps for its backward pass, in bytes: what a forward pass over a few images adds to the
     /// process, scaled to both views of a batch. `None` where the system does not tell.
     fn activation_bytes(&self) -> Result<Option<usize>> {
-        let batch = self.batch(0)?;
-        let images = PROBE.min(batch.view_1.size()[0]);
-        let view = batch.view_1.f_narrow(0, 0, images)?;
+        let samples = PROBE.min(self.config.length().batch_size as i64);
+        let probe = T::probe(&self.batch(0)?, samples)?;
         // The first pass takes what the kernels keep for themselves.
-        drop(self.stepper.model.forward(&view, true)?);
+        drop(self.stepper.model.embed(&probe)?);
         let before = resident_bytes();
-        let _kept = self.stepper.model.forward(&view, true)?;
+        let _kept = self.stepper.model.embed(&probe)?;
         let grown = before.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
-        Ok(grown.map(|bytes| bytes / images as usize * 2 * self.config.train.batch_size))
+        Ok(grown.map(|bytes| bytes / samples as usize * self.config.length().batch_size))
     }
 }
 

@@ -1,13 +1,20 @@
 //! Pretraining: the loop, on one screen, and what it stands on.
 
+pub mod command;
 mod describe;
+mod plan;
 mod recorder;
 mod state;
 mod step;
+mod task;
+mod text;
 mod vision;
 
-pub use step::{StepOptions, StepScalars, Stepper};
-pub use vision::{Plan, Summary};
+pub use plan::{Plan, Summary};
+pub use step::{Learner, StepOptions, StepScalars, Stepper};
+pub use task::Task;
+pub use text::{Text, TextModel};
+pub use vision::{Vision, VisionModel};
 
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
@@ -16,9 +23,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs from `step` updates to the plan's end; gives the number of updates made in all.
 ///
-/// Every random choice is a function of seed, step and image, so that a run continued from any step ends like one that
+/// Every random choice is a function of seed, step and sample, so that a run continued from any step ends like one that
 /// was never stopped.
-fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, recorder: &mut Recorder) -> Result<u64> {
+fn run<T: Task>(
+    plan: &mut Plan<T>,
+    folder: &RunFolder,
+    mut step: u64,
+    stop: &AtomicBool,
+    recorder: &mut Recorder,
+) -> Result<u64> {
     let mut loader = plan.loader(step)?;
     while step < plan.total_steps() {
         let batch = match loader.next() {
@@ -33,22 +46,20 @@ fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, re
         };
         let (epoch, lr) = (step / plan.steps_per_epoch, plan.schedule.lr(step));
         tch::manual_seed(plan.step_seed(step));
-        let views = [&batch.view_1, &batch.view_2].map(|v| v.f_to_device(plan.device));
-        let [view_1, view_2] = views;
-        let packed = plan.stepper.step(&view_1?, &view_2?, lr)?;
+        let packed = plan.stepper.step(&T::on_device(&batch, plan.device)?, lr)?;
         step += 1;
 
         let epoch_ends = step.is_multiple_of(plan.steps_per_epoch);
         let stopping = stop.load(Ordering::Relaxed);
         let saves = stopping || plan.checkpoint_due(step);
-        let mut broken = recorder.push(step, epoch, lr, packed, batch.indices, loader.waited())?;
+        let mut broken = recorder.push(step, epoch, lr, packed, T::indices(&batch), loader.waited())?;
         if broken.is_none() && (epoch_ends || saves) {
             broken = recorder.flush(loader.waited())?;
         }
         if let Some(broken) = broken {
             return Err(explain(plan, broken));
         }
-        if epoch_ends && plan.end_of_epoch(epoch + 1, step, recorder)? {
+        if plan.after(step, recorder)? {
             plan.save_best(folder, step)?;
         }
         if saves {
@@ -65,17 +76,22 @@ fn run(plan: &mut Plan, folder: &RunFolder, mut step: u64, stop: &AtomicBool, re
     Ok(step)
 }
 
-/// The error for a step that was not finite: its number, its images, and which quantity it was.
-fn explain(plan: &mut Plan, broken: Broken) -> Error {
+/// The error for a step that was not finite: its number, its samples, and which quantity it was.
+fn explain<T: Task>(plan: &mut Plan<T>, broken: Broken) -> Error {
     let cause = plan.batch(broken.step - 1).and_then(|batch| {
         tch::manual_seed(plan.step_seed(broken.step - 1));
-        plan.stepper.explain(&batch.view_1.f_to_device(plan.device)?, &batch.view_2.f_to_device(plan.device)?)
+        plan.stepper.explain(&T::on_device(&batch, plan.device)?)
     });
     let cause = cause.unwrap_or_else(|e| format!("computing the batch once more failed: {e}"));
     Error::NonFinite(format!(
-        "step {} (epoch {}): loss {}, gradient norm {}: {cause}. Its images are {:?}. No weight was changed by this step, and \
+        "step {} (epoch {}): loss {}, gradient norm {}: {cause}. Its {} are {:?}. No weight was changed by this step, and \
          the last checkpoint is as it was; a lower optim.lr, a longer schedule.warmup_epochs or a higher loss.temperature \
          may help",
-        broken.step, broken.epoch, broken.scalars.loss, broken.scalars.grad_norm, broken.indices
+        broken.step,
+        broken.epoch,
+        broken.scalars.loss,
+        broken.scalars.grad_norm,
+        T::UNIT,
+        broken.indices
     ))
 }

@@ -1,6 +1,6 @@
 //! What a run tells while it goes: progress bar, `metrics.jsonl`, TensorBoard; and the check that every step was finite.
 
-use super::step::{StepScalars, Stepper};
+use super::step::StepScalars;
 use crate::error::Result;
 use crate::report::metrics::{MetricsWriter, Record, Split};
 use crate::report::tensorboard::EventWriter;
@@ -25,7 +25,7 @@ pub struct Broken {
     pub step: u64,
     /// Its epoch, counted from 0.
     pub epoch: u64,
-    /// The images of its batch, as positions in the training set.
+    /// The samples of its batch, as positions in the training set.
     pub indices: Vec<i64>,
     /// What was measured.
     pub scalars: StepScalars,
@@ -40,7 +40,9 @@ pub struct Recorder {
     total: u64,
     log_every: u64,
     read_every: usize,
-    images_per_step: usize,
+    samples_per_step: usize,
+    /// What the samples are: `images`.
+    unit: &'static str,
     /// Since the last written line.
     since: Instant,
     steps_since: u64,
@@ -48,7 +50,7 @@ pub struct Recorder {
     /// Since the start of this process, and before it.
     started: Instant,
     seconds_before: f64,
-    images: u64,
+    samples: u64,
     last: Option<StepScalars>,
 }
 
@@ -62,7 +64,7 @@ impl Recorder {
         folder: &RunFolder,
         step: u64,
         total: u64,
-        images_per_step: usize,
+        (samples_per_step, unit): (usize, &'static str),
         log_every: u64,
         read_every: u64,
     ) -> Result<Recorder> {
@@ -88,13 +90,14 @@ impl Recorder {
             total,
             log_every,
             read_every: read_every.max(1) as usize,
-            images_per_step,
+            samples_per_step,
+            unit,
             since: now,
             steps_since: 0,
             waited_before: Duration::ZERO,
             started: now,
             seconds_before,
-            images: 0,
+            samples: 0,
             last: None,
         })
     }
@@ -112,7 +115,7 @@ impl Recorder {
         indices: Vec<i64>,
         waited: Duration,
     ) -> Result<Option<Broken>> {
-        self.images += self.images_per_step as u64;
+        self.samples += self.samples_per_step as u64;
         self.pending.push(Pending { step, epoch, lr, packed, indices });
         if self.pending.len() < self.read_every {
             return Ok(None);
@@ -126,7 +129,7 @@ impl Recorder {
     /// What LibTorch or the system report.
     pub fn flush(&mut self, waited: Duration) -> Result<Option<Broken>> {
         for p in std::mem::take(&mut self.pending) {
-            let scalars = Stepper::read(&p.packed)?;
+            let scalars = StepScalars::read(&p.packed)?;
             if scalars.halted {
                 return Ok(Some(Broken { step: p.step, epoch: p.epoch, indices: p.indices, scalars }));
             }
@@ -142,7 +145,7 @@ impl Recorder {
 
     fn write(&mut self, step: u64, epoch: u64, lr: f64, scalars: &StepScalars, waited: Duration) -> Result<()> {
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
-        let rate = (self.steps_since as usize * self.images_per_step) as f64 / seconds;
+        let rate = (self.steps_since as usize * self.samples_per_step) as f64 / seconds;
         let wait = ((waited.saturating_sub(self.waited_before)).as_secs_f64() / seconds).min(1.0);
         let mut record =
             Record::train(step, epoch).with("loss", scalars.loss).with("lr", lr).with("grad_norm", scalars.grad_norm);
@@ -150,13 +153,15 @@ impl Recorder {
             record = record.with(name, *value);
         }
         let seconds = self.seconds_before + self.started.elapsed().as_secs_f64();
-        let record = record.with("images_per_second", rate).with("data_wait", wait).with("seconds", seconds);
+        let record =
+            record.with(&format!("{}_per_second", self.unit), rate).with("data_wait", wait).with("seconds", seconds);
         self.emit("train", &record)?;
         let lambda = scalars.diagnostics.iter().find(|(name, _)| *name == "lambda_mean");
         let lambda = lambda.map(|(_, v)| format!("  lambda {v:.3}")).unwrap_or_default();
         self.bar.set_message(format!(
-            "loss {:.4}{lambda}  {rate:.0} images/s  {:.0}% waiting for data",
+            "loss {:.4}{lambda}  {rate:.0} {}/s  {:.0}% waiting for data",
             scalars.loss,
+            self.unit,
             100.0 * wait
         ));
         self.since = Instant::now();
@@ -194,9 +199,9 @@ impl Recorder {
         self.last.as_ref().map(|s| s.loss)
     }
 
-    /// Images a second since the start, each counted once though it gives two views.
-    pub fn images_per_second(&self) -> f64 {
-        self.images as f64 / self.started.elapsed().as_secs_f64().max(1e-9)
+    /// Samples a second since the start, each counted once though it gives two views.
+    pub fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.started.elapsed().as_secs_f64().max(1e-9)
     }
 
     /// Takes the bar off the screen.

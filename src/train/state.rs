@@ -4,21 +4,22 @@
 //! | key | what it is |
 //! |---|---|
 //! | `model` | the encoder's state_dict, with the names of the library that it is from |
-//! | `projector` | the projector's state_dict |
+//! | `projector` | the projector's state_dict, where there is a projector |
 //! | `optimizer` | what the `torch.optim` class's `load_state_dict` takes; parameters are those of `model`, then of `projector` |
 //! | `scheduler` | what `LambdaLR.load_state_dict` takes |
 //! | `scaler` | what `GradScaler.load_state_dict` takes; empty without float16 |
 //! | `loss_state` | `beta_ema`, the moving average of the reference loss, or None |
 //! | `step`, `epoch` | updates and whole epochs behind this state |
-//! | `sampler` | `epoch`, `position` in it in images, `batch_size`, the number of `images`, and `list_sha256` of their classes and names |
+//! | `sampler` | `epoch`, `position` in it in images, `batch_size`, the number of `images` or `sentences`, and `list_sha256` of what tells them from others |
 //! | `seeds` | `run`, and `step`: what LibTorch's generators are seeded with before the next step |
 //! | `rng` | states of the generators as that seed makes them: `cpu`, and `cuda` where the run is there |
 //! | `best` | `value` and `step` of the best evaluation, or None |
 //! | `config`, `versions` | the resolved configuration without `data.threads`; weince, LibTorch, and this format |
 
-use super::vision::{Best, Plan};
+use super::plan::{Best, Plan};
+use super::task::Task;
 use crate::checkpoint::{Series, Value, torch_file};
-use crate::config::vision::VisionConfig;
+use crate::config::run::RunConfig;
 use crate::error::{Error, Result};
 use crate::torch::{generator_state, libtorch_version};
 use std::path::Path;
@@ -29,7 +30,7 @@ const FORMAT: u64 = 1;
 ///
 /// # Errors
 /// Whatever LibTorch reports.
-pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
+pub fn capture<T: Task>(plan: &Plan<T>, step: u64) -> Result<Value> {
     let stepper = &plan.stepper;
     let lr = plan.schedule.lr(step);
     let seed = plan.step_seed(step);
@@ -42,7 +43,7 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
     let groups = optimizer.get("param_groups").and_then(Value::elements).map_or(0, <[Value]>::len);
     let each = |rate: Option<f64>| Value::List((0..groups).map(|_| rate.map_or(Value::None, Value::from)).collect());
     let scheduler = Value::dict([
-        ("base_lrs", each(Some(plan.config.optim.lr()))),
+        ("base_lrs", each(Some(plan.config.optim().lr()))),
         ("last_epoch", step.into()),
         ("_step_count", (step + 1).into()),
         ("_is_initial", false.into()),
@@ -56,9 +57,10 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
         data.remove("threads");
     }
     let in_epoch = step % plan.steps_per_epoch;
-    Ok(Value::dict([
-        ("model", Value::state_dict(stepper.model.encoder.store().state_dict())),
-        ("projector", Value::state_dict(stepper.model.projector.store().state_dict())),
+    let parts = T::parts(&stepper.model).into_iter();
+    let mut state: Vec<(&str, Value)> =
+        parts.map(|(key, store)| (key, Value::state_dict(store.state_dict()))).collect();
+    state.extend([
         ("optimizer", optimizer),
         ("scheduler", scheduler),
         ("scaler", stepper.scaler().map_or(Ok(Value::Dict(vec![])), |s| s.state_dict())?),
@@ -69,13 +71,13 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
             "sampler",
             Value::dict([
                 ("epoch", Value::from(step / plan.steps_per_epoch)),
-                ("position", (in_epoch * plan.config.train.batch_size as u64).into()),
-                ("batch_size", (plan.config.train.batch_size as u64).into()),
-                ("images", (plan.image_count() as u64).into()),
-                ("list_sha256", plan.list_sha256().into()),
+                ("position", (in_epoch * plan.config.length().batch_size as u64).into()),
+                ("batch_size", (plan.config.length().batch_size as u64).into()),
+                (T::UNIT, (plan.task.samples() as u64).into()),
+                ("list_sha256", plan.task.list_sha256().into()),
             ]),
         ),
-        ("seeds", Value::dict([("run", Value::from(plan.config.seed)), ("step", seed.into())])),
+        ("seeds", Value::dict([("run", Value::from(plan.config.seed())), ("step", seed.into())])),
         ("rng", Value::dict(rng)),
         (
             "best",
@@ -90,14 +92,15 @@ pub fn capture(plan: &Plan, step: u64) -> Result<Value> {
                 ("libtorch", libtorch_version().into()),
             ]),
         ),
-    ]))
+    ]);
+    Ok(Value::dict(state))
 }
 
 /// Puts a state into a freshly built plan; gives the number of updates behind it.
 ///
 /// # Errors
 /// A damaged file, one of another kind, configuration or model, and what the system refuses.
-pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
+pub fn restore<T: Task>(path: &Path, plan: &mut Plan<T>) -> Result<u64> {
     let value = torch_file::load(path)?;
     let wrong = |message: String| Error::data(path, None, message);
     let need =
@@ -108,19 +111,20 @@ pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
             "a checkpoint of format {format:?}, expected {FORMAT}; use the version that wrote it"
         )));
     }
-    let config = serde_json::from_value::<VisionConfig>(need("config")?.to_json());
+    let config = serde_json::from_value::<T::Config>(need("config")?.to_json());
     let config = config.map_err(|e| wrong(format!("its `config` cannot be read: {e}")))?;
     plan.refuse_changes(&config, path)?;
     let sampler = need("sampler")?;
-    let (images, list) = (sampler.get("images"), sampler.get("list_sha256"));
-    plan.refuse_other_images(images.and_then(Value::as_u64), list.and_then(Value::as_str), path)?;
+    let (samples, list) = (sampler.get(T::UNIT), sampler.get("list_sha256"));
+    plan.refuse_other_samples(samples.and_then(Value::as_u64), list.and_then(Value::as_str), path)?;
     let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
     let step = number("step")?;
     let tensors = |key: &str| need(key)?.tensors().ok_or_else(|| wrong(format!("`{key}` is no state_dict")));
     let fits = |e: Error| wrong(e.to_string());
     let stepper = &mut plan.stepper;
-    stepper.model.encoder.store().load(&tensors("model")?).map_err(fits)?;
-    stepper.model.projector.store().load(&tensors("projector")?).map_err(fits)?;
+    for (key, store) in T::parts(&stepper.model) {
+        store.load(&tensors(key)?).map_err(fits)?;
+    }
     stepper.optimizer.load_state_dict(need("optimizer")?).map_err(fits)?;
     if let Some(scaler) = stepper.scaler_mut() {
         scaler.load_state_dict(need("scaler")?).map_err(fits)?;
@@ -139,7 +143,7 @@ pub fn restore(path: &Path, plan: &mut Plan) -> Result<u64> {
 ///
 /// # Errors
 /// That of the newest checkpoint, if none is usable.
-pub fn restore_newest(series: &Series, plan: &mut Plan) -> Result<Option<u64>> {
+pub fn restore_newest<T: Task>(series: &Series, plan: &mut Plan<T>) -> Result<Option<u64>> {
     let mut first = None;
     for path in series.newest_first()? {
         match restore(&path, plan) {

@@ -1,31 +1,51 @@
-//! One training step: two views in, one update out, and its measurements left on the device.
+//! One training step: a batch in, one update out, and its measurements left on the device.
 
 use crate::config::precision::Precision;
-use crate::config::vision::Views;
 use crate::error::{Error, Result};
 use crate::loss::{Diagnostics, Loss, LossOutput};
-use crate::model::{Model, channels_last};
 use crate::optim::{GradScaler, Optimizer, gradient_norm, gradients, non_finite_gradients};
 use crate::torch::{allow_tf32, autocast};
 use tch::{Device, Kind, Tensor};
 
+/// What contrastive training trains.
+pub trait Learner {
+    /// What a step sees, on the learner's device.
+    type Batch;
+
+    /// The trainable parameters, by their names.
+    fn parameters(&self) -> Vec<(String, Tensor)>;
+
+    /// Two embeddings of each sample of a batch, in training.
+    ///
+    /// # Shapes
+    /// Two of [N, d].
+    ///
+    /// # Errors
+    /// Batches that do not fit, and whatever LibTorch reports.
+    fn embed(&self, batch: &Self::Batch) -> Result<(Tensor, Tensor)>;
+
+    /// What of a batch is not finite, if something is. Waits for the device.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    fn fault(&self, batch: &Self::Batch) -> Result<Option<String>>;
+}
+
 /// How a step computes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepOptions {
-    /// How the views pass the encoder.
-    pub views: Views,
     /// What the encoder and projector compute in.
     pub precision: Precision,
     /// Whether their float32 products may use TensorFloat-32 on CUDA.
     pub tf32: bool,
-    /// Whether images come channels last in memory.
-    pub channels_last: bool,
+    /// The largest norm of the gradient; a longer one is shortened to it.
+    pub clip_norm: Option<f64>,
 }
 
 /// What a step needs, together.
-pub struct Stepper {
-    /// Encoder and projector.
-    pub model: Model,
+pub struct Stepper<L> {
+    /// What is trained.
+    pub model: L,
     /// The optimizer over the model's parameters.
     pub optimizer: Optimizer,
     /// The loss, with its running state if it has one.
@@ -56,18 +76,12 @@ pub struct StepScalars {
     pub diagnostics: Vec<(&'static str, f64)>,
 }
 
-impl Stepper {
+impl<L: Learner> Stepper<L> {
     /// Brings the parts together; `model` is on `device` already.
     ///
     /// # Errors
     /// What the device cannot do, and whatever LibTorch reports.
-    pub fn new(
-        model: Model,
-        optimizer: Optimizer,
-        loss: Loss,
-        options: StepOptions,
-        device: Device,
-    ) -> Result<Stepper> {
+    pub fn new(model: L, optimizer: Optimizer, loss: Loss, options: StepOptions, device: Device) -> Result<Stepper<L>> {
         let scaler = if options.precision == Precision::Fp16 { Some(GradScaler::new(device)?) } else { None };
         Ok(Stepper {
             parameters: model.parameters(),
@@ -91,23 +105,12 @@ impl Stepper {
         self.scaler.as_mut()
     }
 
-    /// The embeddings of both views and the loss over them. TensorFloat-32, where allowed, is on until the loss and again
+    /// The embeddings of a batch and the loss over them. TensorFloat-32, where allowed, is on until the loss and again
     /// after it, for the backward pass of the encoder.
-    fn forward(&mut self, view_1: &Tensor, view_2: &Tensor) -> Result<(Tensor, Tensor, LossOutput)> {
-        let StepOptions { views, precision, tf32, channels_last: last } = self.options;
-        let laid_out = |view: &Tensor| if last { channels_last(view) } else { Ok(view.shallow_clone()) };
-        let (view_1, view_2) = (laid_out(view_1)?, laid_out(view_2)?);
+    fn forward(&mut self, batch: &L::Batch) -> Result<(Tensor, Tensor, LossOutput)> {
+        let StepOptions { precision, tf32, .. } = self.options;
         allow_tf32(tf32)?;
-        let embed = || {
-            Ok(match views {
-                Views::Separate => (self.model.forward(&view_1, true)?.1, self.model.forward(&view_2, true)?.1),
-                Views::Joint => {
-                    let n = view_1.size()[0];
-                    let z = self.model.forward(&Tensor::f_cat(&[view_1, view_2], 0)?, true)?.1;
-                    (z.f_narrow(0, 0, n)?, z.f_narrow(0, n, n)?)
-                }
-            })
-        };
+        let embed = || self.model.embed(batch);
         let (z_1, z_2) = match precision.cast() {
             Some(kind) => autocast(self.device, kind, embed)?,
             None => embed()?,
@@ -121,14 +124,11 @@ impl Stepper {
     /// One update with learning rate `lr`. Nothing is read from the device: what was measured is returned packed, for
     /// [`Stepper::read`]. A step whose loss or gradient is not finite changes no weight.
     ///
-    /// # Shapes
-    /// Views [B, 3, H, W] on the model's device.
-    ///
     /// # Errors
     /// What the model, the loss or LibTorch report.
-    pub fn step(&mut self, view_1: &Tensor, view_2: &Tensor, lr: f64) -> Result<Tensor> {
+    pub fn step(&mut self, batch: &L::Batch, lr: f64) -> Result<Tensor> {
         self.optimizer.zero_grad()?;
-        let (_, _, output) = self.forward(view_1, view_2)?;
+        let (_, _, output) = self.forward(batch)?;
         let loss = output.loss.detach().f_to_kind(Kind::Float)?;
         let overflow = match &self.scaler {
             Some(scaler) => {
@@ -141,6 +141,9 @@ impl Stepper {
             }
         };
         let norm = gradient_norm(&self.parameters)?;
+        if let Some(most) = self.options.clip_norm {
+            shorten(&self.parameters, &norm, most)?;
+        }
         let must_be_finite = if overflow.is_some() { loss.shallow_clone() } else { &loss + &norm };
         let broken = must_be_finite.f_isfinite()?.f_logical_not()?.f_to_kind(Kind::Float)?;
         self.halted = self.halted.f_maximum(&broken)?;
@@ -157,37 +160,20 @@ impl Stepper {
         Ok(Tensor::f_cat(&[own, output.diagnostics.scalars().f_to_kind(Kind::Float)?], 0)?)
     }
 
-    /// Reads packed measurements; this is where the host waits for the device.
-    ///
-    /// # Errors
-    /// Whatever LibTorch reports.
-    pub fn read(packed: &Tensor) -> Result<StepScalars> {
-        let values = Vec::<f32>::try_from(packed.f_to_device(Device::Cpu)?)?;
-        let diagnostics = STEP_SCALARS[3..].iter().chain(&Diagnostics::SCALARS).zip(&values[3..]);
-        Ok(StepScalars {
-            halted: values[0] != 0.0,
-            loss: f64::from(values[1]),
-            grad_norm: f64::from(values[2]),
-            diagnostics: diagnostics.filter(|(_, v)| !v.is_nan()).map(|(name, v)| (*name, f64::from(*v))).collect(),
-        })
-    }
-
-    /// Says what is not finite in a batch, by computing it once more: the images, the embeddings, the loss, or gradients by name.
+    /// Says what is not finite in a batch, by computing it once more: the batch, the embeddings, the loss, or gradients by name.
     ///
     /// # Errors
     /// What the model, the loss or LibTorch report; an explanation that names embeddings comes as [`Error::NonFinite`] from the loss.
-    pub fn explain(&mut self, view_1: &Tensor, view_2: &Tensor) -> Result<String> {
-        for (name, view) in [("view 1", view_1), ("view 2", view_2)] {
-            if !is_finite(view)? {
-                return Ok(format!("the images of {name} are not finite"));
-            }
+    pub fn explain(&mut self, batch: &L::Batch) -> Result<String> {
+        if let Some(fault) = self.model.fault(batch)? {
+            return Ok(fault);
         }
         if let Some(name) = self.parameters.iter().find_map(|(name, t)| (!is_finite(t).unwrap_or(true)).then_some(name))
         {
             return Ok(format!("the parameter {name} is not finite"));
         }
         self.optimizer.zero_grad()?;
-        let (z_1, z_2, output) = self.forward(view_1, view_2)?;
+        let (z_1, z_2, output) = self.forward(batch)?;
         if let Err(Error::NonFinite(what)) = Loss::check_finite(&z_1, &z_2) {
             return Ok(what);
         }
@@ -203,6 +189,34 @@ impl Stepper {
     }
 }
 
-fn is_finite(t: &Tensor) -> Result<bool> {
+impl StepScalars {
+    /// Reads packed measurements; this is where the host waits for the device.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn read(packed: &Tensor) -> Result<StepScalars> {
+        let values = Vec::<f32>::try_from(packed.f_to_device(Device::Cpu)?)?;
+        let diagnostics = STEP_SCALARS[3..].iter().chain(&Diagnostics::SCALARS).zip(&values[3..]);
+        Ok(StepScalars {
+            halted: values[0] != 0.0,
+            loss: f64::from(values[1]),
+            grad_norm: f64::from(values[2]),
+            diagnostics: diagnostics.filter(|(_, v)| !v.is_nan()).map(|(name, v)| (*name, f64::from(*v))).collect(),
+        })
+    }
+}
+
+/// Shortens the gradients to a norm of at most `most` together, as PyTorch's `clip_grad_norm_`; nothing waits for the device.
+fn shorten(parameters: &[(String, Tensor)], norm: &Tensor, most: f64) -> Result<()> {
+    let _guard = tch::no_grad_guard();
+    let share = norm.f_add_scalar(1e-6)?.f_reciprocal()?.f_mul_scalar(most)?.f_clamp_max(1.0)?;
+    for mut gradient in gradients(parameters) {
+        let _ = gradient.f_mul_(&share)?;
+    }
+    Ok(())
+}
+
+/// Whether all of a tensor is finite.
+pub(super) fn is_finite(t: &Tensor) -> Result<bool> {
     Ok(t.f_isfinite()?.f_all()?.f_int64_value(&[])? != 0)
 }

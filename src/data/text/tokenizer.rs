@@ -44,6 +44,25 @@ impl Tokens {
         let mask = self.mask.as_ref().map(|mask| mask.f_to_device(device)).transpose()?;
         Ok(Tokens { ids: self.ids.f_to_device(device)?, mask })
     }
+
+    /// The same sentences twice, one batch after the other.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn twice(&self) -> Result<Tokens> {
+        let mask = self.mask.as_ref().map(|mask| Tensor::f_cat(&[mask, mask], 0)).transpose()?;
+        Ok(Tokens { ids: Tensor::f_cat(&[&self.ids, &self.ids], 0)?, mask })
+    }
+
+    /// The first so many sentences.
+    ///
+    /// # Errors
+    /// Whatever LibTorch reports.
+    pub fn first(&self, count: i64) -> Result<Tokens> {
+        let count = count.min(self.ids.size()[0]);
+        let mask = self.mask.as_ref().map(|mask| mask.f_narrow(0, 0, count)).transpose()?;
+        Ok(Tokens { ids: self.ids.f_narrow(0, 0, count)?, mask })
+    }
 }
 
 /// What `tokenizer_config.json` says, with the values of transformers' `BertTokenizer` where it is silent.

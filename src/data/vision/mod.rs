@@ -15,10 +15,12 @@ mod synthetic;
 mod tiff_kinds;
 mod tiny_imagenet;
 mod tree;
+mod views;
 
 pub use decode::silence_decoders;
 pub use files::{BadFile, Decoder};
 pub use set::ImageSet;
+pub use views::{AugmentedImages, Batch};
 
 use crate::config::data::{BadFiles, DataConfig, FolderConfig};
 use crate::error::{Error, Result};

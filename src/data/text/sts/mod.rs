@@ -18,6 +18,7 @@
 mod lines;
 mod named;
 
+pub use crate::config::sts::{Columns, StsSplit};
 use crate::error::{Error, Result};
 use lines::{Text, number, pair};
 use named::columns_of;
@@ -59,28 +60,6 @@ impl StsSet {
     pub fn pairs(&self) -> impl Iterator<Item = &StsPair> {
         self.subsets.iter().flat_map(|subset| &subset.pairs)
     }
-}
-
-/// Which file of a folder that has one for each split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum StsSplit {
-    /// To train on.
-    Train,
-    /// To choose settings by; SICK calls it trial.
-    Dev,
-    /// To report.
-    Test,
-}
-
-/// The names of the columns to read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Columns {
-    /// The first sentence's.
-    pub a: String,
-    /// The second sentence's.
-    pub b: String,
-    /// The score's.
-    pub score: String,
 }
 
 /// Files of the STS Benchmark, in the order of [`StsSplit`].

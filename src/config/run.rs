@@ -1,0 +1,127 @@
+//! What the configurations of all runs have, whatever they train on.
+
+use super::checkpoint::CheckpointConfig;
+use super::loss::LossConfig;
+use super::optim::{OptimConfig, ScheduleConfig};
+use super::precision::Precision;
+use crate::error::{Error, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::Device;
+
+/// Length and batches of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Length {
+    /// Passes over the training samples.
+    pub epochs: u64,
+    /// Samples a step.
+    pub batch_size: usize,
+    /// Steps between lines in `metrics.jsonl`.
+    pub log_every: u64,
+}
+
+/// The configuration of a run.
+pub trait RunConfig: Clone + Serialize + DeserializeOwned {
+    /// Checks values beyond their types.
+    ///
+    /// # Errors
+    /// A value out of its range, with its key.
+    fn validate(&self) -> Result<()>;
+
+    /// Whether a device can run this.
+    ///
+    /// # Errors
+    /// A precision or memory layout that the device does not have.
+    fn check_device(&self, device: Device) -> Result<()>;
+
+    /// The configuration of a run that goes on as this one, with what a resumed run may change taken from `before`.
+    fn with_what_may_change(&self, before: &Self) -> Self;
+
+    /// Seed of initialisation, data order and augmentation.
+    fn seed(&self) -> u64;
+    /// Length and batches.
+    fn length(&self) -> Length;
+    /// The contrastive loss.
+    fn loss(&self) -> &LossConfig;
+    /// The optimizer.
+    fn optim(&self) -> &OptimConfig;
+    /// How the learning rate moves.
+    fn schedule(&self) -> &ScheduleConfig;
+    /// When the state is saved.
+    fn checkpoint(&self) -> &CheckpointConfig;
+    /// What the encoder computes in.
+    fn precision(&self) -> Precision;
+    /// Whether CUDA's float32 products may use TensorFloat-32.
+    fn tf32(&self) -> bool;
+    /// The largest norm of the gradient that a step keeps; none where nothing is cut.
+    fn clip_norm(&self) -> Option<f64>;
+
+    /// The keys, with both values, in which `new` differs from `self` where a resumed run may not differ.
+    ///
+    /// # Errors
+    /// None in practice: both serialise.
+    fn forbidden_changes(&self, new: &Self) -> Result<Vec<String>> {
+        let mut differences = Vec::new();
+        diff("", &to_value(self)?, &to_value(&new.with_what_may_change(self))?, &mut differences);
+        Ok(differences)
+    }
+
+    /// As [`RunConfig::forbidden_changes`], for runs that are to end at the same weights: the length may not change either.
+    ///
+    /// # Errors
+    /// As there.
+    fn changes_of_the_outcome(&self, new: &Self) -> Result<Vec<String>> {
+        let mut changes = self.forbidden_changes(new)?;
+        let (before, now) = (self.length().epochs, new.length().epochs);
+        if before != now {
+            changes.push(format!("train.epochs was {before} and is now {now}"));
+        }
+        Ok(changes)
+    }
+}
+
+/// Refuses a batch without negatives and a norm that cuts everything.
+pub(super) fn validate_steps(length: Length, clip_norm: Option<f64>, samples: &str) -> Result<()> {
+    super::at_least_one("train.epochs", length.epochs)?;
+    super::at_least_one("train.log_every", length.log_every)?;
+    if length.batch_size < 2 {
+        return Err(Error::Config(format!(
+            "train.batch_size: a contrastive batch needs at least 2 {samples}, found {}: with one there are no negatives",
+            length.batch_size
+        )));
+    }
+    match clip_norm {
+        Some(norm) if !(norm > 0.0 && norm.is_finite()) => {
+            Err(Error::Config(format!("train.clip_norm: expected a finite number above 0, found {norm}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses TensorFloat-32 elsewhere than on CUDA.
+pub(super) fn check_numbers(precision: Precision, tf32: bool, device: Device) -> Result<()> {
+    precision.check(device)?;
+    if tf32 && !device.is_cuda() {
+        return Err(Error::Config("tf32: true is for CUDA, and this run is on the CPU; leave it out".into()));
+    }
+    Ok(())
+}
+
+fn to_value<T: Serialize>(config: &T) -> Result<serde_yaml::Value> {
+    serde_yaml::to_value(config).map_err(|e| Error::Config(format!("the configuration cannot be written: {e}")))
+}
+
+fn diff(path: &str, old: &serde_yaml::Value, new: &serde_yaml::Value, out: &mut Vec<String>) {
+    if let (serde_yaml::Value::Mapping(a), serde_yaml::Value::Mapping(b)) = (old, new) {
+        let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
+        for key in keys {
+            let name = key.as_str().unwrap_or("?");
+            let at = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
+            let missing = serde_yaml::Value::Null;
+            diff(&at, a.get(key).unwrap_or(&missing), b.get(key).unwrap_or(&missing), out);
+        }
+    } else if old != new {
+        let show = |v: &serde_yaml::Value| serde_yaml::to_string(v).unwrap_or_default().trim().replace('\n', " ");
+        out.push(format!("{path} was {} and is now {}", show(old), show(new)));
+    }
+}

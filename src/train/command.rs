@@ -1,0 +1,68 @@
+//! What `pretrain-vision` and `pretrain-text` share: their arguments and what they say.
+
+use super::plan::Plan;
+use super::task::Task;
+use crate::config::run::RunConfig;
+use crate::run::RunFolder;
+use crate::{config, device};
+use std::path::PathBuf;
+use tch::Device;
+
+/// The arguments of a pretraining command.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TrainArgs {
+    /// The run's configuration (YAML)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Change a key of the configuration; may be given several times
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    set: Vec<String>,
+    /// The run's folder [default: runs/NAME, NAME being that of the configuration's file]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Continue the run in the run folder from where it was saved last
+    #[arg(long)]
+    resume: bool,
+    /// Print what would run, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl TrainArgs {
+    /// Runs what the arguments ask for.
+    ///
+    /// # Errors
+    /// Everything that keeps the run from starting or ending; what the run itself reports begins with its folder.
+    pub fn run<T: Task>(self) -> anyhow::Result<()> {
+        let config: T::Config = config::load(&self.config, &self.set)?;
+        let run_dir = self
+            .run_dir
+            .unwrap_or_else(|| PathBuf::from("runs").join(self.config.file_stem().unwrap_or(self.config.as_os_str())));
+        match (self.dry_run, self.resume) {
+            (true, _) => {}
+            (false, true) => drop(RunFolder::open_begun(&run_dir)?),
+            (false, false) => RunFolder::refuse_existing(&run_dir)?,
+        }
+        let device = device::parse(&self.device)?;
+        config.check_device(device)?;
+        if self.dry_run {
+            print!("{}", Plan::<T>::new(&config, Device::Cpu)?.describe(device)?);
+            return Ok(());
+        }
+        let plan = Plan::<T>::new(&config, device)?;
+        eprintln!("{}", plan.headline(&run_dir));
+        let summary = plan
+            .pretrain(&run_dir, self.resume)
+            .map_err(|e| anyhow::Error::from(e).context(format!("run {}", run_dir.display())))?;
+        println!("run       {}", run_dir.display());
+        println!("steps     {}", summary.steps);
+        if let Some(loss) = summary.loss {
+            println!("loss      {loss:.6}");
+            println!("{:<9} {:.0}", format!("{}/s", T::UNIT), summary.samples_per_second);
+        }
+        Ok(())
+    }
+}
