@@ -3,16 +3,18 @@
 //! parity_text tokens FOLDER MAX_LENGTH SENTENCES OUT      (`-` for the folder's own length; SENTENCES a JSON list, OUT one of lists of ids)
 //! parity_text encode FOLDER POOLER MAX_LENGTH SENTENCES OUT   (`-` for the folder's own pooler; OUT safetensors with `embeddings`)
 //! parity_text learn FOLDER POOLER TARGET SENTENCES OUT    (in training mode; TARGET safetensors with `target`; OUT has `embeddings` and all gradients)
+//! parity_text batch CONFIG STEP                           (prints which examples a step of a run sees, as a JSON list)
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::path::Path;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use weince::checkpoint::safetensors;
 use weince::config::text_model::Pooler;
 use weince::data::text::TextTokenizer;
 use weince::model::SentenceEncoder;
+use weince::train::{Plan, Text};
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -39,7 +41,11 @@ fn main() -> anyhow::Result<()> {
             found.extend(gradients.filter(|(_, gradient)| gradient.defined()));
             write(out, found)?;
         }
-        _ => bail!("expected `tokens`, `encode` or `learn` with their arguments, found {args:?}"),
+        ["batch", config, step] => {
+            let plan = Plan::<Text>::new(&weince::config::load(Path::new(config), &[])?, Device::Cpu)?;
+            println!("{}", serde_json::to_string(&plan.batch(step.parse()?)?.indices)?);
+        }
+        _ => bail!("expected `tokens`, `encode`, `learn` or `batch` with their arguments, found {args:?}"),
     }
     Ok(())
 }

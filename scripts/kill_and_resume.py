@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills a training run with SIGKILL at random moments, resumes it each time, and checks that it ends as one that was never killed.
 
-    scripts/kill_and_resume.py [--kills 50] [--seed 0] [--folder DIR] [--binary target/release/pretrain-vision]
+    scripts/kill_and_resume.py [--kills 50] [--seed 0] [--folder DIR] [--binary target/release/pretrain-vision] [--config FILE]
 
 After each kill the folder may hold one unfinished file at most, and after the next start none from before. At the end the
 weights, the last checkpoint and the logged losses must equal those of the uninterrupted run to the bit. Standard library
@@ -61,15 +61,20 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in lines if line["split"] == "train"]
 
 
+def weights(run: Path) -> list[str]:
+    """The files of checkpoints and of what was trained."""
+    return sorted(str(path.relative_to(run)) for part in ("checkpoints", "model") for path in (run / part).rglob("*") if path.is_file())
+
+
 def must_equal(killed: Path, whole: Path) -> str:
     """What was compared; ends the script where it differs."""
     if left := unfinished(killed):
         sys.exit(f"error: unfinished files are left: {left}")
-    files = sorted(path.name for path in (whole / "checkpoints").iterdir())
-    if files != (found := sorted(path.name for path in (killed / "checkpoints").iterdir())):
-        sys.exit(f"error: the checkpoints are {found}, expected {files}")
+    files = weights(whole)
+    if files != (found := weights(killed)):
+        sys.exit(f"error: the weights are {found}, expected {files}")
     for name in files:
-        if (whole / "checkpoints" / name).read_bytes() != (killed / "checkpoints" / name).read_bytes():
+        if (whole / name).read_bytes() != (killed / name).read_bytes():
             sys.exit(f"error: {name} differs from the uninterrupted run's")
     if losses(whole) != losses(killed):
         sys.exit("error: the logged losses differ from the uninterrupted run's")
@@ -86,13 +91,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--folder", type=Path, help="where the runs go and stay; a temporary folder unless given")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/pretrain-vision")
+    parser.add_argument("--config", type=Path, help="a run that logs every step, in place of one of a small ResNet")
     args = parser.parse_args()
     if not args.binary.exists():
         sys.exit(f"error: {args.binary} is missing: cargo build --release --bins")
     folder = args.folder or Path(tempfile.mkdtemp(prefix="kill_and_resume_"))
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.yaml"
-    config.write_text(CONFIG.replace("EPOCHS", str(args.epochs)))
+    config.write_text(args.config.read_text() if args.config else CONFIG.replace("EPOCHS", str(args.epochs)))
     whole = folder / "whole"
 
     began = time.monotonic()
