@@ -317,7 +317,9 @@ fn impossible_loaders_are_refused() {
     let set = Arc::new(synthetic(64, 16));
     let new = |samples, threads| {
         let sampler = Sampler::new(samples, 8, 1).unwrap();
-        Loader::new(Arc::clone(&set), &AugmentConfig::default(), sampler, Position::default(), 1, threads).err().unwrap()
+        Loader::new(Arc::clone(&set), &AugmentConfig::default(), sampler, Position::default(), 1, threads)
+            .err()
+            .unwrap()
     };
     assert!(new(64, 0).exit_code() == 2 && new(64, 0).to_string().contains("data.threads: 0"));
     assert!(new(63, 1).to_string().contains("63 samples"));
