@@ -122,7 +122,7 @@ impl<L: Learner> Stepper<L> {
     }
 
     /// One update with learning rate `lr`. Nothing is read from the device: what was measured is returned packed, for
-    /// [`Stepper::read`]. A step whose loss or gradient is not finite changes no weight.
+    /// [`StepScalars::read`]. A step whose loss or gradient is not finite changes no weight.
     ///
     /// # Errors
     /// What the model, the loss or LibTorch report.
