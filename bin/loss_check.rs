@@ -15,7 +15,7 @@ use weince::{Error, Result};
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Safetensors file with z_i and z_j, [N, d] float32 or float64.
+    /// Safetensors file with z_i and z_j, [N, d] float32 or float64; one way, rows of z_j from N on are further candidates.
     #[arg(long, value_name = "FILE")]
     embeddings: PathBuf,
     /// YAML file with a `loss:` key (a run's whole configuration will do), or the reference's own config.yaml.
@@ -43,6 +43,9 @@ enum LayoutArg {
     /// SimCSE: first views against second views, N - 1 negatives.
     #[value(name = "one_way")]
     OneWay,
+    /// One way, and once more with the views changed about.
+    #[value(name = "both_ways")]
+    BothWays,
 }
 
 /// The one key of a run's configuration that matters here.
@@ -94,6 +97,7 @@ fn body() -> anyhow::Result<()> {
     let layout = match args.layout {
         LayoutArg::TwoView => Layout::TwoView,
         LayoutArg::OneWay => Layout::OneWay,
+        LayoutArg::BothWays => Layout::BothWays,
     };
     if let Some(out) = &args.out {
         weince::checkpoint::refuse_same_file(out, &args.embeddings)?;

@@ -41,6 +41,10 @@ impl Frozen {
                 u.mm(&u.tr())
             }
             Layout::OneWay => unit(z_i).mm(&unit(z_j).tr()),
+            Layout::BothWays => {
+                let one_way = unit(z_i).mm(&unit(z_j).tr());
+                Tensor::cat(&[&one_way, &one_way.tr()], 0)
+            }
         };
         self.plan
             .terms

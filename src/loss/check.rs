@@ -14,7 +14,7 @@ use tch::{Kind, Tensor};
 pub struct Embeddings {
     /// First views, [N, d] float32 or float64.
     pub z_i: Tensor,
-    /// Second views, as `z_i`.
+    /// Second views, as `z_i`; further candidates may follow.
     pub z_j: Tensor,
 }
 
@@ -29,9 +29,9 @@ impl Embeddings {
             Error::data(path, None, format!("expected a safetensors file, found a damaged or different one ({e})"))
         })?;
         let (z_i, z_j) = (matrix(&file, path, "z_i")?, matrix(&file, path, "z_j")?);
-        if z_i.size() != z_j.size() || z_i.kind() != z_j.kind() {
+        if z_i.size()[1] != z_j.size()[1] || z_i.kind() != z_j.kind() {
             let message = format!(
-                "expected z_i and z_j of one shape and kind, found {:?} {:?} and {:?} {:?}",
+                "expected z_i and z_j of one width and kind, found {:?} {:?} and {:?} {:?}",
                 z_i.size(),
                 z_i.kind(),
                 z_j.size(),
@@ -131,6 +131,7 @@ impl Checked {
         let layout = match self.layout {
             Layout::TwoView => "two_view",
             Layout::OneWay => "one_way",
+            Layout::BothWays => "both_ways",
         };
         [
             ("kind", kind.into()),

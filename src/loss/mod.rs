@@ -63,8 +63,12 @@ pub enum Layout {
     /// Both views of all samples are anchors and candidates; an anchor's positive is the other view of its sample, its
     /// negatives the 2N - 2 views of the other samples. SimCLR's.
     TwoView,
-    /// Anchors are the first views, candidates the second ones: N - 1 negatives. SimCSE's.
+    /// Anchors are the first views, candidates the second ones: N - 1 negatives. SimCSE's. Further candidates may follow the
+    /// second views, such as a hard negative of each sample; to every anchor all of them are negatives.
     OneWay,
+    /// [`Layout::OneWay`] once more with the views changed about; the loss is the mean over both, the batch's statistics are over
+    /// the 2N anchors, first views first. CLIP's.
+    BothWays,
 }
 
 /// A contrastive loss and its state.
@@ -147,7 +151,8 @@ impl Loss {
     /// [`Loss::check_finite`] does that.
     ///
     /// # Shapes
-    /// `z_i`, `z_j` [N, d], row n of both from sample n; not normalised.
+    /// `z_i`, `z_j` [N, d], row n of both from sample n; not normalised. With [`Layout::OneWay`] `z_j` may be [C, d], its rows
+    /// from N on further candidates.
     ///
     /// # Errors
     /// Shapes, kinds or devices that do not fit; a batch of one sample where negatives are needed; what LibTorch reports.
@@ -169,8 +174,8 @@ impl Loss {
 
     /// Pairs and terms of a batch; to be called without gradient recording.
     fn plan(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<(Pairs, Plan)> {
-        let samples = check_embeddings(z_i, z_j)?;
-        let shape = Shape::new(self.layout, samples, z_i.device());
+        let (samples, others) = check_embeddings(self.layout, z_i, z_j)?;
+        let shape = Shape::new(self.layout, samples, others, z_i.device());
         let working = working_kind(z_i.kind());
         let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, product, working);
         match &mut self.kind {
@@ -236,15 +241,20 @@ fn constant(value: f64, like: &Tensor) -> Tensor {
     Tensor::full([1, 1], value, (Kind::Double, like.device()))
 }
 
-/// Refuses what is no batch of embeddings; returns the number of samples.
-fn check_embeddings(z_i: &Tensor, z_j: &Tensor) -> Result<i64> {
+/// Refuses what is no batch of embeddings; returns the rows of the two views.
+fn check_embeddings(layout: Layout, z_i: &Tensor, z_j: &Tensor) -> Result<(i64, i64)> {
     let describe = |z: &Tensor| format!("{:?} {:?} on {:?}", z.size(), z.kind(), z.device());
     let refuse = |what: &str| Err(Error::Input(format!("{what}, found z_i {}, z_j {}", describe(z_i), describe(z_j))));
-    let (size_i, size_j) = (z_i.size(), z_j.size());
-    if size_i.len() != 2 || size_i != size_j {
+    let (&[samples, width], &[others, other_width]) = (&z_i.size()[..], &z_j.size()[..]) else {
         return refuse("embeddings: expected two matrices [N, d] of the same shape");
+    };
+    if width != other_width || others < samples || others > samples && layout != Layout::OneWay {
+        return refuse(match layout {
+            Layout::OneWay => "embeddings: expected two matrices, [N, d] and, with further candidates, [C, d]",
+            Layout::TwoView | Layout::BothWays => "embeddings: expected two matrices [N, d] of the same shape",
+        });
     }
-    if size_i.contains(&0) {
+    if samples == 0 || width == 0 {
         return refuse("embeddings: expected at least one sample and one dimension");
     }
     if !matches!(z_i.kind(), Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double) || z_i.kind() != z_j.kind() {
@@ -253,5 +263,5 @@ fn check_embeddings(z_i: &Tensor, z_j: &Tensor) -> Result<i64> {
     if z_i.device() != z_j.device() {
         return refuse("embeddings: expected one device");
     }
-    Ok(size_i[0])
+    Ok((samples, others))
 }

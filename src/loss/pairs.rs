@@ -90,7 +90,7 @@ impl Side {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub layout: Layout,
-    /// Samples in the batch.
+    /// Samples in the batch: the rows of a view that are anchors.
     pub samples: i64,
     /// A.
     pub anchors: i64,
@@ -113,12 +113,24 @@ pub(super) struct Block {
 }
 
 impl Shape {
-    pub fn new(layout: Layout, samples: i64, device: Device) -> Shape {
-        let (anchors, negatives) = match layout {
-            Layout::TwoView => (2 * samples, 2 * samples - 2),
-            Layout::OneWay => (samples, samples - 1),
+    /// `samples` and `others` are the rows of the two views; they differ one way only.
+    pub fn new(layout: Layout, samples: i64, others: i64, device: Device) -> Shape {
+        let (anchors, candidates, negatives) = match layout {
+            Layout::TwoView => (2 * samples, 2 * samples, 2 * samples - 2),
+            Layout::OneWay => (samples, others, others - 1),
+            Layout::BothWays => (2 * samples, samples, samples - 1),
         };
-        Shape { layout, samples, anchors, candidates: anchors, negatives, cached: device == Device::Cpu }
+        Shape { layout, samples, anchors, candidates, negatives, cached: device == Device::Cpu }
+    }
+
+    /// The shape of the transposed matrix of similarities of first views with second ones; of its blocks only the rows tell.
+    fn transposed(&self) -> Shape {
+        match self.layout {
+            Layout::TwoView => *self,
+            Layout::OneWay | Layout::BothWays => {
+                Shape { samples: self.candidates, anchors: self.candidates, candidates: self.samples, ..*self }
+            }
+        }
     }
 
     /// All rows in blocks for elementwise work.
@@ -138,7 +150,7 @@ impl Shape {
                         let other_view = if view == 0 { self.samples } else { -self.samples };
                         Block { rows, positive: start + other_view, itself: Some(start) }
                     }
-                    Layout::OneWay => Block { rows, positive: start, itself: None },
+                    Layout::OneWay | Layout::BothWays => Block { rows, positive: start - view, itself: None },
                 });
             }
         }
@@ -217,7 +229,7 @@ impl Pairs {
                 let both = Side::new(&Tensor::f_cat(&[z_i, z_j], 0)?, zero);
                 (both.shallow_clone(), both)
             }
-            Layout::OneWay => (Side::new(z_i, zero), Side::new(z_j, zero)),
+            Layout::OneWay | Layout::BothWays => (Side::new(z_i, zero), Side::new(z_j, zero)),
         };
         let device = z_i.device();
         // [-u, 1] [v, 1]^T = 1 - u v^T.
@@ -232,7 +244,8 @@ impl Pairs {
             false => Some(Block::buffer(&blocks, shape.candidates, product, device)?),
         };
         let mut positives = Vec::new();
-        for block in blocks {
+        // Both ways the second half of the anchors meets the first views, and has the transpose.
+        for block in blocks.into_iter().filter(|block| block.rows.start < rows.unit.size()[0]) {
             let mut narrow = block.of(&delta);
             let wide = buffer.as_ref().map_or_else(|| narrow.shallow_clone(), |buffer| block.part(buffer));
             let _ = block.of(&left).f_mm_out(&wide, &right)?;
@@ -242,7 +255,11 @@ impl Pairs {
             }
             block.fill_non_negatives(&narrow, ABSENT);
         }
-        let positive = Tensor::cat(&positives, 0).view([-1, 1]);
+        let mut positive = Tensor::cat(&positives, 0).view([-1, 1]);
+        if shape.layout == Layout::BothWays {
+            delta.f_narrow(0, shape.samples, shape.samples)?.f_copy_(&delta.f_narrow(0, 0, shape.samples)?.f_tr()?)?;
+            positive = Tensor::f_cat(&[&positive, &positive], 0)?;
+        }
         Ok(Pairs { shape, rows, columns, delta, positive })
     }
 
@@ -255,58 +272,68 @@ impl Pairs {
     pub fn zero_rows(&self) -> Tensor {
         match self.shape.layout {
             Layout::TwoView => self.rows.zero_rows.shallow_clone(),
-            Layout::OneWay => &self.rows.zero_rows + &self.columns.zero_rows,
+            Layout::OneWay | Layout::BothWays => &self.rows.zero_rows + &self.columns.zero_rows,
         }
     }
 
-    /// From G = dL/dS [A, C] to the gradients of the two views, float64 [N, d] each; `kind` is the kind of the products.
+    /// From G = dL/dS [A, C] to the gradients of the two views, float64 in their shapes; `kind` is the kind of the products.
     pub fn pull_back(self, g: &Tensor, kind: Kind) -> Result<(Tensor, Tensor)> {
-        let panels = Panels::new(self.shape, g, kind)?;
-        match self.shape.layout {
-            Layout::TwoView => {
-                // Rows and columns are the same embeddings.
-                let sum = |block: &Block| Ok(panels.transposed(block)?.f_add_(&block.of(g))?);
-                let both = self.rows.pull_back(&self.product(sum, &self.rows, kind)?);
-                Ok((both.narrow(0, 0, self.shape.samples), both.narrow(0, self.shape.samples, self.shape.samples)))
-            }
-            Layout::OneWay => Ok((
-                self.rows.pull_back(&self.product(|block| Ok(block.of(g).to_kind(kind)), &self.columns, kind)?),
-                self.columns.pull_back(&self.product(|block| panels.transposed(block), &self.rows, kind)?),
-            )),
+        let Pairs { shape, rows, columns, .. } = self;
+        let turned = shape.transposed();
+        if shape.layout == Layout::TwoView {
+            // Rows and columns are the same embeddings.
+            let panels = Panels::new(turned, g, kind)?;
+            let sum = |block: &Block| Ok(panels.transposed(block)?.f_add_(&block.of(g))?);
+            let both = rows.pull_back(&product(&turned, sum, &rows, kind)?);
+            return Ok((both.narrow(0, 0, shape.samples), both.narrow(0, shape.samples, shape.samples)));
         }
+        // Both ways the similarities are there twice, the second time transposed.
+        let mut once = g.f_narrow(0, 0, shape.samples)?;
+        if shape.layout == Layout::BothWays {
+            let _ = once.f_add_(&g.f_narrow(0, shape.samples, shape.samples)?.f_tr()?)?;
+        }
+        let upright = Shape { anchors: shape.samples, ..shape };
+        let panels = Panels::new(turned, &once, kind)?;
+        let (as_is, transposed) =
+            (|block: &Block| Ok(block.of(&once).to_kind(kind)), |block: &Block| panels.transposed(block));
+        Ok((
+            rows.pull_back(&product(&upright, as_is, &columns, kind)?),
+            columns.pull_back(&product(&turned, transposed, &rows, kind)?),
+        ))
     }
+}
 
-    /// A matrix [A, C] times the unit rows of `side` [C, d], computed in `kind`; float64. `rows` gives the matrix by blocks
-    /// of its rows.
-    ///
-    /// # Numerics
-    /// The product is of the rows' differences from their mean: where all embeddings lie in one small cap, most of every
-    /// row is the mean, which the projection in [`Side::pull_back`] takes away again.
-    fn product(&self, rows: impl Fn(&Block) -> Result<Tensor>, side: &Side, kind: Kind) -> Result<Tensor> {
-        let mean = side.unit.mean_dim([0i64].as_slice(), true, Kind::Double);
-        let centred = (&side.unit - &mean).to_kind(kind);
-        let out = Tensor::f_empty([self.shape.anchors, centred.size()[1]], (kind, centred.device()))?;
-        let mut sums = Vec::new();
-        for block in self.shape.blocks() {
-            let rows = rows(&block)?;
-            sums.push(rows.f_sum_dim_intlist([1i64].as_slice(), true, kind)?);
-            let _ = rows.f_mm_out(&block.of(&out), &centred)?;
-        }
-        Ok(out.to_kind(Kind::Double) + Tensor::f_cat(&sums, 0)?.to_kind(Kind::Double) * mean)
+/// A matrix of this shape [A, C] times the unit rows of `side` [C, d], computed in `kind`; float64. `rows` gives the matrix by blocks
+/// of its rows.
+///
+/// # Numerics
+/// The product is of the rows' differences from their mean: where all embeddings lie in one small cap, most of every
+/// row is the mean, which the projection in [`Side::pull_back`] takes away again.
+fn product(shape: &Shape, rows: impl Fn(&Block) -> Result<Tensor>, side: &Side, kind: Kind) -> Result<Tensor> {
+    let mean = side.unit.mean_dim([0i64].as_slice(), true, Kind::Double);
+    let centred = (&side.unit - &mean).to_kind(kind);
+    let out = Tensor::f_empty([shape.anchors, centred.size()[1]], (kind, centred.device()))?;
+    let mut sums = Vec::new();
+    for block in shape.blocks() {
+        let rows = rows(&block)?;
+        sums.push(rows.f_sum_dim_intlist([1i64].as_slice(), true, kind)?);
+        let _ = rows.f_mm_out(&block.of(&out), &centred)?;
     }
+    Ok(out.to_kind(Kind::Double) + Tensor::f_cat(&sums, 0)?.to_kind(Kind::Double) * mean)
 }
 
 /// The transpose of a matrix [A, C], by blocks of its rows.
 struct Panels<'a> {
     matrix: &'a Tensor,
-    /// Some columns as they are and transposed, [C, B] and [B, C] in the kind of the products. A transposition within a
+    /// Some columns as they are and transposed, [A, B] and [B, A] in the kind of the products. A transposition within a
     /// processor's cache is several times as fast as one that reads a column of the whole matrix.
     buffers: (Tensor, Tensor),
 }
 
 impl Panels<'_> {
-    fn new(shape: Shape, matrix: &Tensor, kind: Kind) -> Result<Panels<'_>> {
-        let buffer = || Block::buffer(&shape.blocks(), shape.candidates, kind, matrix.device());
+    /// `turned` is the shape of the transpose.
+    fn new(turned: Shape, matrix: &Tensor, kind: Kind) -> Result<Panels<'_>> {
+        let buffer = || Block::buffer(&turned.blocks(), turned.candidates, kind, matrix.device());
         Ok(Panels { matrix, buffers: (buffer()?, buffer()?) })
     }
 

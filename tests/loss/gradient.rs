@@ -22,6 +22,16 @@ const CONFIGS: [&str; 13] = [
      use_pl_topm: true, pl_lambda: 0.5, pl_top_m: 7}",
 ];
 
+/// Every layout, and whether further candidates follow the second views.
+const LAYOUTS: [(Layout, bool); 4] =
+    [(Layout::TwoView, false), (Layout::OneWay, false), (Layout::OneWay, true), (Layout::BothWays, false)];
+
+/// The second views with a further candidate for each sample but one, of another draw.
+fn with_further(z_j: &Tensor, geometry: Geometry) -> Tensor {
+    let (n, d) = z_j.size2().unwrap();
+    Tensor::cat(&[z_j, &batch(geometry, n.max(4), d, 12).0.narrow(0, 0, n - 1)], 0)
+}
+
 fn greatest(grads: &[Tensor]) -> f64 {
     grads.iter().map(|g| g.abs().max().double_value(&[])).fold(0.0, f64::max)
 }
@@ -37,7 +47,7 @@ fn twin(frozen: &weince::loss::Frozen, z_i: &Tensor, z_j: &Tensor) -> (f64, [Ten
 #[test]
 fn closed_form_equals_automatic_differentiation() {
     let mut wrong = Vec::new();
-    for layout in [Layout::TwoView, Layout::OneWay] {
+    for (layout, further) in LAYOUTS {
         for yaml in CONFIGS {
             for geometry in GEOMETRIES {
                 // 400 samples are several blocks of rows a view, the last one shorter.
@@ -49,7 +59,10 @@ fn closed_form_equals_automatic_differentiation() {
                         continue;
                     }
                     let (n, d) = if matches!(geometry, Geometry::Duplicates) { (n.max(4), d) } else { (n, d) };
-                    let (z_i, z_j) = batch(geometry, n, d, 11);
+                    let (z_i, mut z_j) = batch(geometry, n, d, 11);
+                    if further {
+                        z_j = with_further(&z_j, geometry);
+                    }
                     for kind in [Kind::Double, Kind::Float] {
                         let (z_i, z_j) = (z_i.to_kind(kind), z_j.to_kind(kind));
                         let frozen = Loss::new(&config(yaml), layout).unwrap().freeze(&z_i, &z_j).unwrap();
@@ -68,7 +81,7 @@ fn closed_form_equals_automatic_differentiation() {
                             && (grad_error <= grad_tolerance || vanishes);
                         if !right {
                             wrong.push(format!(
-                                "{layout:?} {yaml} {geometry:?} {n}x{d} {kind:?}: loss {loss_error:.1e}, grad {grad_error:.1e}"
+                                "{layout:?} {further} {yaml} {geometry:?} {n}x{d} {kind:?}: loss {loss_error:.1e}, grad {grad_error:.1e}"
                             ));
                         }
                     }
@@ -83,9 +96,12 @@ fn closed_form_equals_automatic_differentiation() {
 #[test]
 fn closed_form_equals_finite_differences() {
     let step = 1e-5;
-    for layout in [Layout::TwoView, Layout::OneWay] {
+    for (layout, further) in LAYOUTS {
         for yaml in CONFIGS {
-            let (z_i, z_j) = batch(Geometry::Random, 6, 5, 3);
+            let (z_i, mut z_j) = batch(Geometry::Random, 6, 5, 3);
+            if further {
+                z_j = with_further(&z_j, Geometry::Random);
+            }
             let frozen = Loss::new(&config(yaml), layout).unwrap().freeze(&z_i, &z_j).unwrap();
             let grads = run(&mut Loss::new(&config(yaml), layout).unwrap(), &z_i, &z_j).grads;
             let value = |view: usize, row: i64, column: i64, by: f64| {
@@ -97,7 +113,7 @@ fn closed_form_equals_finite_differences() {
             };
             let scale = greatest(&grads);
             for (view, grad) in grads.iter().enumerate() {
-                for (row, column) in [(0, 0), (2, 3), (5, 4)] {
+                for (row, column) in [(0, 0), (2, 3), (5, 4), (grad.size()[0] - 1, 1)] {
                     let difference = (value(view, row, column, step) - value(view, row, column, -step)) / (2.0 * step);
                     let found = grad.double_value(&[row, column]);
                     assert!((found - difference).abs() < 2e-7 * scale, "{layout:?} {yaml}: {found} {difference}");

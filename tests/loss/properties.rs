@@ -12,7 +12,7 @@ const KINDS: [&str; 4] = [
      pl_lambda: 0.5}",
 ];
 
-const LAYOUTS: [Layout; 2] = [Layout::TwoView, Layout::OneWay];
+const LAYOUTS: [Layout; 3] = [Layout::TwoView, Layout::OneWay, Layout::BothWays];
 
 fn same(found: &Outcome, expected: &Outcome, tolerance: f64, what: &str) {
     let error = (found.loss - expected.loss).abs() / expected.loss.abs().max(1e-3);
@@ -51,6 +51,68 @@ fn the_two_views_may_be_swapped() {
         let mut swapped = run_new(&config(yaml), Layout::TwoView, &z_j, &z_i);
         swapped.grads.swap(0, 1);
         same(&swapped, &plain, 1e-11, yaml);
+    }
+}
+
+/// Losses without anything that the batch's anchors share.
+const ALONE: [&str; 3] = [
+    "{kind: infonce, temperature: 0.05}",
+    "{kind: weince, temperature: 0.05, tail: {fraction: 0.2, min_points: 10}, gate: {margin: 6.0, kappa_aic: 0.3, pivot: {absolute: 0.4}}}",
+    "{kind: weince, floor: shift, beta: {kind: hill}, gate: {evidence: likelihood, pivot: {absolute: 0.3}, kappa_rho: 2.0}}",
+];
+
+/// An anchor does not see the other anchors: as one of N with C candidates it is what it is as one of C with C candidates. What is
+/// compared goes through other blocks; 1e-12 is for sums in another order.
+#[test]
+fn further_candidates_are_negatives_of_every_anchor() {
+    for yaml in ALONE {
+        // 300 anchors and 650 candidates are several blocks, both ways.
+        for (n, further, d) in [(12, 12, 8), (12, 5, 8), (300, 350, 6)] {
+            let ((z_i, z_j), (more, hard)) =
+                (batch(Geometry::Random, n, d, 21), batch(Geometry::Random, further, d, 22));
+            let candidates = Tensor::cat(&[&z_j, &hard], 0);
+            let few = run_new(&config(yaml), Layout::OneWay, &z_i, &candidates);
+            let all = run_new(&config(yaml), Layout::OneWay, &Tensor::cat(&[&z_i, &more], 0), &candidates);
+            let share = (n + further) as f64 / n as f64;
+            let error = relative(&few.grads[..1], &[all.grads[0].narrow(0, 0, n) * share]);
+            assert!(error < 1e-12, "{yaml}: gradient {error:.1e}");
+            assert_eq!(few.grads[1].size(), candidates.size());
+            let first = |t: &Tensor| t.narrow(0, 0, n);
+            let columns = |o: &Outcome| {
+                [Some(&o.diagnostics.rho), o.diagnostics.lambda.as_ref(), o.diagnostics.beta.as_ref()]
+                    .map(|t| t.map(Tensor::shallow_clone))
+            };
+            for (few, all) in columns(&few).into_iter().zip(columns(&all)) {
+                assert_eq!(few.is_some(), all.is_some());
+                if let (Some(few), Some(all)) = (few, all) {
+                    let error = relative(&[few], &[first(&all)]);
+                    assert!(error < 1e-12, "{yaml}: {error:.1e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn both_ways_are_the_mean_of_the_two_ways() {
+    for yaml in ALONE {
+        for (n, d) in [(12, 8), (400, 6)] {
+            let (z_i, z_j) = batch(Geometry::Anisotropic, n, d, 23);
+            let there = run_new(&config(yaml), Layout::OneWay, &z_i, &z_j);
+            let back = run_new(&config(yaml), Layout::OneWay, &z_j, &z_i);
+            let mean = Outcome {
+                loss: (there.loss + back.loss) / 2.0,
+                grads: [0, 1].map(|i| (&there.grads[i] + &back.grads[1 - i]) / 2.0),
+                diagnostics: there.diagnostics,
+            };
+            let both = run_new(&config(yaml), Layout::BothWays, &z_i, &z_j);
+            same(&both, &mean, 1e-12, yaml);
+            let rho = Tensor::cat(&[&mean.diagnostics.rho, &back.diagnostics.rho], 0);
+            assert!(relative(&[both.diagnostics.rho.shallow_clone()], &[rho]) < 1e-12);
+            let mut swapped = run_new(&config(yaml), Layout::BothWays, &z_j, &z_i);
+            swapped.grads.swap(0, 1);
+            same(&swapped, &both, 1e-12, yaml);
+        }
     }
 }
 
