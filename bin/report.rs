@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weince::report::page;
-use weince::report::run::{FIGURES, Group, comparison, read_groups};
+use weince::report::run::{Group, comparison, figures, read_groups};
 use weince::stats::Spread;
 
 /// Compares finished runs: a table on stdout, and with --out a page with charts.
@@ -71,8 +71,10 @@ fn to_json(groups: &[Group]) -> Map<String, Value> {
             .iter()
             .map(|run| json!({"folder": run.folder, "seed": run.seed, "missing_results": run.missing_results()}))
             .collect();
-        let figures: Map<String, Value> =
-            FIGURES.iter().map(|f| (f.key.to_string(), group.spread(f).map_or(Value::Null, spread))).collect();
+        let figures: Map<String, Value> = figures(&group.runs)
+            .into_iter()
+            .map(|f| (f.key.to_string(), group.spread(f).map_or(Value::Null, spread)))
+            .collect();
         json!({"label": group.label, "loss_kind": group.runs[0].loss_kind, "runs": runs, "figures": figures})
     };
     Map::from_iter([("groups".to_string(), groups.iter().map(group).collect())])

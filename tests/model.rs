@@ -81,11 +81,11 @@ fn check_fresh(name: &str, state: &[(String, Tensor)]) {
 }
 
 fn check_run(name: &str, case: &Case, run: &Run) {
-    // Only the order of summation may differ, between processors and thread counts; it adds up over the layers: one and
-    // two threads of torchvision itself differ by 5e-4 in float32.
+    // Only the order of summation may differ, between processors and thread counts; it adds up over the layers: in float32 one and
+    // two threads of torchvision itself differ by 5e-4, and LibTorch's code for AVX-512 from that for AVX2 by 3e-3.
     let (kind, tolerance) = match run.dtype.as_str() {
         "float64" => (Kind::Double, 1e-10),
-        "float32" => (Kind::Float, 2e-3),
+        "float32" => (Kind::Float, 1e-2),
         other => panic!("{other}"),
     };
     let what = format!("{name} {}", run.dtype);

@@ -4,7 +4,7 @@
 
 use super::figure::{Axis, BarChart, LineChart, Point, Series};
 use super::metrics::Split;
-use super::run::{FIGURES, Group, Run, comparison, differences};
+use super::run::{Group, Run, comparison, differences, figures};
 use super::table::{Format, escape, write_figure};
 use crate::checkpoint::write_bytes;
 use crate::error::Result;
@@ -32,13 +32,20 @@ const fn train(name: &'static str, title: &'static str, axis: &'static str) -> C
     Curve { split: Split::Train, name, title, axis, factor: 1.0 }
 }
 
-const PROGRESS: [Curve; 4] = [
+const PROGRESS: [Curve; 5] = [
     train("loss", "Training loss", "loss (nats)"),
     Curve {
         split: Split::Eval,
         name: "knn_accuracy",
         title: "kNN accuracy while training",
         axis: "accuracy (%)",
+        factor: 100.0,
+    },
+    Curve {
+        split: Split::Eval,
+        name: "spearman",
+        title: "Spearman's correlation while training",
+        axis: "correlation (%)",
         factor: 100.0,
     },
     train("grad_norm", "Gradient norm", "norm over all parameters"),
@@ -122,7 +129,7 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
     note(
         out,
         "Mean ± sample standard deviation (number of runs) over seeds; a single run has no spread. Accuracies are of the \
-         test set. Final loss and mean λ are means over the last tenth of the steps, images/s is the median.",
+         test set. Final loss and mean λ are means over the last tenth of the steps, images/s and sentences/s are medians.",
     );
     for run in runs {
         let missing = run.missing_results();
@@ -131,7 +138,9 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
             let _ = writeln!(out, "<p class=\"note warn\">{}</p>", escape(&text));
         }
     }
-    let accuracies: Vec<_> = FIGURES.iter().filter(|f| f.format == Format::Percent).collect();
+    let accuracies =
+        figures(runs.iter().copied()).into_iter().filter(|f| f.format == Format::Percent && f.of_text != Some(true));
+    let accuracies: Vec<_> = accuracies.collect();
     let evaluated: Vec<(usize, &Group)> =
         groups.iter().enumerate().filter(|(_, g)| accuracies.iter().any(|f| g.spread(f).is_some())).collect();
     let bars = BarChart {
@@ -231,6 +240,7 @@ fn views(out: &mut String, runs: &[&Run]) {
 
 fn protocol(out: &mut String, runs: &[&Run]) {
     out.push_str("<h2>Runs and protocol</h2>\n");
+    let columns = figures(runs.iter().copied());
     let row = |run: &&Run| {
         let last_step = run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step).max();
         let tail = if run.metrics.torn { ", metrics end in a torn line" } else { "" };
@@ -244,11 +254,11 @@ fn protocol(out: &mut String, runs: &[&Run]) {
             run.environment.get("started").map_or("-".to_string(), plain),
             results,
         ];
-        cells.extend(FIGURES.iter().map(|f| write_figure((f.of)(run).and_then(|v| Spread::of(&[v])), f.format)));
+        cells.extend(columns.iter().map(|f| write_figure((f.of)(run).and_then(|v| Spread::of(&[v])), f.format)));
         cells
     };
     let mut head = ["run", "loss", "seed", "last step", "started", "results"].map(String::from).to_vec();
-    head.extend(FIGURES.iter().map(|f| f.title.to_string()));
+    head.extend(columns.iter().map(|f| f.title.to_string()));
     grid(out, &head, runs.iter().map(row).collect());
 
     let names: Vec<String> = runs.iter().map(|r| r.name()).collect();

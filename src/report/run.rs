@@ -110,6 +110,10 @@ impl Run {
 
     /// The results that are missing, by the command that makes them.
     pub fn missing_results(&self) -> Vec<&'static str> {
+        // What a text run is measured by is many sets; the figures here are those of its training.
+        if self.is_text() {
+            return Vec::new();
+        }
         let both = [("eval-linear", self.linear.is_none()), ("eval-knn", self.knn.is_none())];
         both.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name).collect()
     }
@@ -126,6 +130,16 @@ impl Run {
         let from = last - last / 10;
         let values: Vec<f64> = series.into_iter().filter(|(step, _)| *step >= from).map(|(_, v)| v).collect();
         Spread::of(&values).map(|s| s.mean)
+    }
+
+    /// Whether it trained on text.
+    fn is_text(&self) -> bool {
+        self.config.iter().any(|(key, _)| key == "model.path")
+    }
+
+    /// Median of a training value over all of the run's lines.
+    fn median(&self, name: &str) -> Option<f64> {
+        median(self.metrics.series(Split::Train, name).into_iter().map(|(_, v)| v).collect())
     }
 
     fn knn_accuracy(&self) -> Option<f64> {
@@ -146,50 +160,84 @@ pub struct Figure {
     pub title: &'static str,
     /// How it is written.
     pub format: Format,
+    /// Whether only runs on text (or only others) can have it.
+    pub of_text: Option<bool>,
     /// The value of one run, if it has it.
     pub of: fn(&Run) -> Option<f64>,
 }
 
 /// The columns of the comparison.
-pub const FIGURES: [Figure; 7] = [
+const FIGURES: [Figure; 9] = [
     Figure {
         key: "linear_accuracy",
         title: "linear probe (%)",
         format: Format::Percent,
+        of_text: Some(false),
         of: |run| run.linear.as_ref()?.get("test_accuracy")?.as_f64(),
     },
-    Figure { key: "knn_accuracy", title: "kNN (%)", format: Format::Percent, of: Run::knn_accuracy },
+    Figure {
+        key: "knn_accuracy",
+        title: "kNN (%)",
+        format: Format::Percent,
+        of_text: Some(false),
+        of: Run::knn_accuracy,
+    },
     Figure {
         key: "recall_at_1",
         title: "recall@1 (%)",
         format: Format::Percent,
+        of_text: Some(false),
         of: |run| run.knn.as_ref()?.get("recall_at_1")?.as_f64(),
+    },
+    Figure {
+        key: "spearman",
+        title: "Spearman while training (%)",
+        format: Format::Percent,
+        of_text: Some(true),
+        of: |run| run.metrics.series(Split::Eval, "spearman").last().map(|(_, v)| *v),
     },
     Figure {
         key: "final_loss",
         title: "final loss (nats)",
         format: Format::Decimals(4),
+        of_text: None,
         of: |run| run.final_mean("loss"),
     },
     Figure {
         key: "lambda_mean",
         title: "mean λ",
         format: Format::Decimals(3),
+        of_text: None,
         of: |run| run.final_mean("lambda_mean"),
     },
     Figure {
         key: "images_per_second",
         title: "images/s",
         format: Format::Decimals(0),
-        of: |run| median(run.metrics.series(Split::Train, "images_per_second").into_iter().map(|(_, v)| v).collect()),
+        of_text: Some(false),
+        of: |run| run.median("images_per_second"),
+    },
+    Figure {
+        key: "sentences_per_second",
+        title: "sentences/s",
+        format: Format::Decimals(0),
+        of_text: Some(true),
+        of: |run| run.median("sentences_per_second"),
     },
     Figure {
         key: "seconds",
         title: "training (s)",
         format: Format::Decimals(0),
+        of_text: None,
         of: |run| run.metrics.series(Split::Train, "seconds").last().map(|(_, v)| *v),
     },
 ];
+
+/// The columns that runs like these can have.
+pub fn figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<&'static Figure> {
+    let kinds: Vec<bool> = runs.into_iter().map(Run::is_text).collect();
+    FIGURES.iter().filter(|figure| figure.of_text.is_none_or(|of_text| kinds.contains(&of_text))).collect()
+}
 
 /// Runs whose configurations differ in `seed` alone.
 #[derive(Debug, Clone)]
@@ -280,12 +328,13 @@ pub fn differences(runs: &[&Run]) -> Vec<String> {
 
 /// The comparison: a row a group, a column a figure.
 pub fn comparison(groups: &[Group]) -> Table {
+    let figures = figures(groups.iter().flat_map(|group| &group.runs));
     let row = |group: &Group| {
-        (group.label.clone(), FIGURES.iter().map(|f| write_figure(group.spread(f), f.format)).collect())
+        (group.label.clone(), figures.iter().map(|f| write_figure(group.spread(f), f.format)).collect())
     };
     Table {
         corner: "loss".to_string(),
-        columns: FIGURES.iter().map(|f| f.title.to_string()).collect(),
+        columns: figures.iter().map(|f| f.title.to_string()).collect(),
         rows: groups.iter().map(row).collect(),
     }
 }
