@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tch::Tensor;
 use weince::checkpoint::{refuse_same_file, safetensors, sha256_of, write_bytes};
+use weince::config::text::TextConfig;
 use weince::config::text_model::Pooler;
 use weince::data::text::TextTokenizer;
 use weince::data::text::sts::{self, Columns, StsSet, StsSplit};
 use weince::error::Error;
 use weince::eval::embed::{DEFAULT_BATCH, embed};
-use weince::eval::record::check_target;
-use weince::eval::sts::{Gold, Similarities, cosines, cosines_of_pairs, evaluate, sides};
+use weince::eval::record::{check_target, versions};
+use weince::eval::sts::{Gold, Similarities, evaluate, sides, similarities};
 use weince::model::SentenceEncoder;
 use weince::progress::progress_bar;
-use weince::torch::with_floats;
+use weince::run::RunFolder;
 
 /// Ranks pairs of sentences by the cosine of their embeddings, and correlates that with people's scores.
 ///
@@ -26,8 +27,14 @@ use weince::torch::with_floats;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
+    /// A run of pretrain-text: the weights that it ended with or, where it has not, its newest state
+    #[arg(long, value_name = "DIR", requires = "data", conflicts_with_all = ["model", "embeddings", "pooler"])]
+    run: Option<PathBuf>,
+    /// Weights to take instead of the run's own: one of its states, such as checkpoints/best.pt
+    #[arg(long, value_name = "FILE", requires = "run")]
+    checkpoint: Option<PathBuf>,
     /// A model's folder as transformers or sentence-transformers write it
-    #[arg(long, value_name = "DIR", required_unless_present = "embeddings", requires = "data")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["embeddings", "run"], requires = "data")]
     model: Option<PathBuf>,
     /// Embeddings in place of a model: safetensors with `a` and `b` [n, d], and `score` with a number a row
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "data", "split", "columns", "pooler", "max_length", "save_embeddings"])]
@@ -53,7 +60,7 @@ struct Args {
     /// Where to keep the embeddings, in the form that --embeddings takes
     #[arg(long, value_name = "FILE")]
     save_embeddings: Option<PathBuf>,
-    /// Where to write the result and the whole protocol as JSON
+    /// Where to write the result and the whole protocol as JSON [default with --run alone: results/sts_SET.json there]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object instead of a table
@@ -82,10 +89,13 @@ fn main() -> ExitCode {
                 refuse_same_file(target, input)?;
             }
         }
-        let pairs = match (&args.model, &args.embeddings, &args.data) {
-            (Some(model), None, Some(data)) => of_model(&args, model, data)?,
-            (None, Some(file), None) => of_embeddings(file)?,
-            _ => return Err(Error::Config("expected --model DIR with --data PATH, or --embeddings FILE".into()).into()),
+        let pairs = match (&args.embeddings, &args.data) {
+            (None, Some(data)) => of_encoder(&args, data)?,
+            (Some(file), None) => of_embeddings(file)?,
+            _ => {
+                let message = "expected --run DIR or --model DIR, with --data PATH, or --embeddings FILE";
+                return Err(Error::Config(message.into()).into());
+            }
         };
         let result = evaluate(&pairs.gold, &pairs.similarities)?;
         let Value::Object(figures) = serde_json::to_value(&result)? else { bail!("the figures are no JSON object") };
@@ -95,11 +105,10 @@ fn main() -> ExitCode {
         record.extend(figures);
         record.insert("protocol".into(), pairs.protocol);
         record.insert("data".into(), pairs.data);
-        let versions = json!({ "weince": env!("CARGO_PKG_VERSION"), "libtorch": weince::torch::libtorch_version() });
-        record.insert("versions".into(), versions);
+        record.insert("versions".into(), versions());
         let text = serde_json::to_string_pretty(&record)?;
-        if let Some(out) = &args.out {
-            write_bytes(out, format!("{text}\n"))?;
+        if let Some(out) = target(&args, &pairs.name)? {
+            write_bytes(&out, format!("{text}\n"))?;
         }
         if args.json {
             println!("{text}");
@@ -110,8 +119,53 @@ fn main() -> ExitCode {
     })
 }
 
+/// Where the result goes: `--out`, else the run's folder of results for the run's own weights, else nowhere.
+fn target(args: &Args, set: &str) -> weince::Result<Option<PathBuf>> {
+    match (&args.out, &args.run) {
+        (Some(out), _) => Ok(Some(out.clone())),
+        (None, Some(_)) if args.checkpoint.is_some() => {
+            eprintln!("note: the result is of --checkpoint and not of the run's own weights: --out FILE keeps it");
+            Ok(None)
+        }
+        (None, Some(run)) => {
+            let results = RunFolder::open(run)?.results();
+            std::fs::create_dir_all(&results).map_err(Error::io(&results, "cannot make the folder of results"))?;
+            Ok(Some(results.join(format!("sts_{set}.json"))))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// The encoder and tokenizer of a model's folder.
+fn open(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextTokenizer)> {
+    let encoder = SentenceEncoder::load(folder, args.pooler)?;
+    let tokenizer = TextTokenizer::load(folder, args.max_length, SentenceEncoder::positions(folder)?)?;
+    encoder.vocabulary().map_or(Ok(()), |rows| tokenizer.check_vocabulary(rows))?;
+    Ok((encoder, tokenizer))
+}
+
+/// Those of a run, which a state is read into where it has not ended, or another is wanted.
+fn open_run(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextTokenizer)> {
+    let run = RunFolder::open(folder)?;
+    let mut config: TextConfig = weince::config::load(&run.config(), &[])?;
+    if args.checkpoint.is_none() && run.has_ended() {
+        return open(&run.model(), args);
+    }
+    let states = run.series().newest_first()?;
+    let Some(file) = args.checkpoint.as_ref().or(states.first()) else {
+        let message = "the run has no weights yet; wait for its first checkpoint";
+        return Err(Error::data(folder, None, message));
+    };
+    eprintln!("weights   {}", file.display());
+    config.model.max_length = args.max_length.unwrap_or(config.model.max_length);
+    let tokenizer = SentenceEncoder::tokenizer(&config.model)?;
+    let mut encoder = SentenceEncoder::to_train(&config.model, &tokenizer)?;
+    encoder.take(file)?;
+    Ok((encoder, tokenizer))
+}
+
 /// Pairs of a data set, encoded.
-fn of_model(args: &Args, folder: &Path, data: &Path) -> anyhow::Result<Pairs> {
+fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
     let device = weince::device::parse(&args.device)?;
     let columns = match args.columns.as_deref() {
         None => None,
@@ -122,20 +176,21 @@ fn of_model(args: &Args, folder: &Path, data: &Path) -> anyhow::Result<Pairs> {
         }
     };
     let set = sts::load(data, args.split, columns.as_ref())?;
-    let encoder = SentenceEncoder::load(folder, args.pooler)?;
-    let config = encoder.bert().config();
-    let tokenizer = TextTokenizer::load(folder, args.max_length, config.max_position_embeddings as usize)?;
-    tokenizer.check_vocabulary(config.vocab_size)?;
+    let (encoder, tokenizer) = match (&args.run, &args.model) {
+        (Some(run), _) => open_run(run, args)?,
+        (None, Some(model)) => open(model, args)?,
+        (None, None) => return Err(Error::Config("expected --run DIR or --model DIR".into()).into()),
+    };
     encoder.to_device(device)?;
-    let sentences: Vec<&str> = set.pairs().flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect();
+    let sentences = set.sentences();
     let bar = progress_bar("sentences");
     let embeddings = embed(&encoder, &tokenizer, &sentences, args.batch, device, &mut |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let similarities = cosines_of_pairs(&embeddings)?;
     let (a, b) = sides(&embeddings)?;
+    let similarities = similarities(&a, &b)?;
     let gold = Gold::of(&set);
     if let Some(path) = &args.save_embeddings {
         let scores: Vec<f64> = gold.iter().flat_map(|subset| &subset.scores).copied().collect();
@@ -148,7 +203,7 @@ fn of_model(args: &Args, folder: &Path, data: &Path) -> anyhow::Result<Pairs> {
         "max_length": tokenizer.max_length(),
         "checkpoint_sha256": sha256_of(encoder.file())?,
     });
-    let data = json!({ "path": data.display().to_string(), "split": split_of(args, &set, data), "model": folder.display().to_string() });
+    let data = json!({ "path": data.display().to_string(), "split": split_of(args, &set, data), "model": encoder.file().display().to_string() });
     Ok(Pairs { name: set.name, gold, similarities, protocol, data })
 }
 
@@ -198,9 +253,4 @@ fn of_embeddings(file: &Path) -> anyhow::Result<Pairs> {
         protocol: json!({ "similarity": "cosine" }),
         data: json!({ "path": file.display().to_string(), "sha256": sha256_of(file)? }),
     })
-}
-
-fn similarities(a: &Tensor, b: &Tensor) -> weince::Result<Similarities> {
-    let width = a.size()[1] as usize;
-    with_floats(a, |a| with_floats(b, |b| cosines(a, b, width)))
 }

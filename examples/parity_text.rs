@@ -3,7 +3,7 @@
 //! parity_text tokens FOLDER MAX_LENGTH SENTENCES OUT      (`-` for the folder's own length; SENTENCES a JSON list, OUT one of lists of ids)
 //! parity_text encode FOLDER POOLER MAX_LENGTH SENTENCES OUT   (`-` for the folder's own pooler; OUT safetensors with `embeddings`)
 //! parity_text learn FOLDER POOLER TARGET SENTENCES OUT    (in training mode; TARGET safetensors with `target`; OUT has `embeddings` and all gradients)
-//! parity_text batch CONFIG STEP                           (prints which examples a step of a run sees, as a JSON list)
+//! parity_text batch CONFIG STEP|FROM-TO ...               (prints which examples steps of a run see, a JSON list for each)
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -37,13 +37,19 @@ fn main() -> anyhow::Result<()> {
             let embeddings = encoder.forward(&tokens.ids, tokens.mask.as_ref(), true)?;
             (&embeddings - target).square().mean(Kind::Float).backward();
             let mut found = vec![("embeddings".to_string(), embeddings.detach())];
-            let gradients = encoder.bert().store().parameters().into_iter().map(|(name, t)| (name, t.grad()));
+            let gradients = encoder.store().parameters().into_iter().map(|(name, t)| (name, t.grad()));
             found.extend(gradients.filter(|(_, gradient)| gradient.defined()));
             write(out, found)?;
         }
-        ["batch", config, step] => {
+        ["batch", config, ref steps @ ..] => {
             let plan = Plan::<Text>::new(&weince::config::load(Path::new(config), &[])?, Device::Cpu)?;
-            println!("{}", serde_json::to_string(&plan.batch(step.parse()?)?.indices)?);
+            for range in steps {
+                let (from, to) = range.split_once('-').unwrap_or((range, range));
+                let (from, to) = (from.parse::<u64>()?, to.parse::<u64>()?);
+                for batch in plan.batches(from)?.take((to - from + 1) as usize) {
+                    println!("{}", serde_json::to_string(&batch?.indices)?);
+                }
+            }
         }
         _ => bail!("expected `tokens`, `encode`, `learn` or `batch` with their arguments, found {args:?}"),
     }
@@ -53,11 +59,10 @@ fn main() -> anyhow::Result<()> {
 fn open(folder: &str, pooler: &str, length: &str) -> anyhow::Result<(SentenceEncoder, TextTokenizer)> {
     let named = |name: &str| Pooler::from_str(name, false).map_err(anyhow::Error::msg);
     let encoder = SentenceEncoder::load(Path::new(folder), given(pooler, named)?)?;
-    let config = encoder.bert().config();
     let length = given(length, |l| Ok(l.parse()?))?;
-    let tokenizer = TextTokenizer::load(Path::new(folder), length, config.max_position_embeddings as usize)?;
-    tokenizer.check_vocabulary(config.vocab_size)?;
-    println!("{:?}, at most {} tokens", encoder.pooler(), tokenizer.max_length());
+    let tokenizer = TextTokenizer::load(Path::new(folder), length, SentenceEncoder::positions(Path::new(folder))?)?;
+    encoder.vocabulary().map_or(Ok(()), |rows| tokenizer.check_vocabulary(rows))?;
+    println!("{:?}, at most {} tokens", encoder.pooler().context("no pooler")?, tokenizer.max_length());
     Ok((encoder, tokenizer))
 }
 

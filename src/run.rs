@@ -14,6 +14,9 @@ use tch::Device;
 /// What a run leaves in `checkpoints/` at its end, and has not before.
 const FINAL_WEIGHTS: [&str; 4] = ["encoder.safetensors", "encoder.pt", "projector.safetensors", "projector.pt"];
 
+/// The weights of a text run in `model/`: of a BERT, or of a TorchScript module.
+const MODELS: [&str; 2] = ["model.safetensors", "encoder.pt"];
+
 /// A run's folder and the names of what is in it.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
@@ -132,6 +135,14 @@ impl RunFolder {
     pub fn model(&self) -> PathBuf {
         self.root.join("model")
     }
+    /// The same with the weights of the best state.
+    pub fn best_model(&self) -> PathBuf {
+        self.root.join("model-best")
+    }
+    /// What a text run found in its corpus.
+    pub fn corpus(&self) -> PathBuf {
+        self.root.join("corpus.json")
+    }
     /// The trained encoder alone, with torchvision's names.
     pub fn encoder(&self) -> PathBuf {
         self.checkpoints().join("encoder.safetensors")
@@ -149,16 +160,22 @@ impl RunFolder {
     }
     /// Whether all is there that a run leaves at its end.
     pub fn has_ended(&self) -> bool {
-        FINAL_WEIGHTS.iter().all(|name| self.checkpoints().join(name).is_file())
+        self.has_ended_with(&FINAL_WEIGHTS.map(|name| self.checkpoints().join(name)))
+            || MODELS.iter().any(|name| self.has_ended_with(&[self.model().join(name)]))
+    }
+
+    fn has_ended_with(&self, files: &[PathBuf]) -> bool {
+        files.iter().all(|file| file.is_file())
     }
     /// Removes what a run leaves at its end, for one that goes on: evaluations then take its newest state.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn remove_final_weights(&self) -> Result<()> {
-        let of_text = self.model().join("model.safetensors");
         let of_images = FINAL_WEIGHTS.iter().map(|name| self.checkpoints().join(name));
-        for path in of_images.chain([of_text]) {
+        let models = [self.model(), self.best_model()];
+        let of_text = models.iter().flat_map(|folder| MODELS.map(|name| folder.join(name)));
+        for path in of_images.chain(of_text) {
             match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::io(&path, "cannot remove the weights of the shorter run")(e));

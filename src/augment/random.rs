@@ -23,6 +23,11 @@ pub enum Purpose {
         /// Number of the split.
         split: u32,
     },
+    /// The order of the batches in a part of an epoch that is sorted by length.
+    Window {
+        /// Number of the part in its epoch.
+        number: u64,
+    },
 }
 
 /// A ChaCha8 generator whose 32-byte key spells out the run's seed, the epoch and the purpose.
@@ -40,6 +45,7 @@ impl Keyed {
             Purpose::Order => (0_u32, 0, 0),
             Purpose::View { sample, view } => (1, sample, view),
             Purpose::Synthetic { sample, split } => (2, sample, split),
+            Purpose::Window { number } => (3, number, 0),
         };
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -107,6 +113,7 @@ mod tests {
             first(1, 0, view(0, 1)),
             first(1, 0, Purpose::Order),
             first(1, 0, Purpose::Synthetic { sample: 0, split: 0 }),
+            first(1, 0, Purpose::Window { number: 0 }),
         ];
         assert_eq!(all[0], first(1, 0, view(0, 0)));
         for (i, a) in all.iter().enumerate() {

@@ -37,34 +37,26 @@ pub enum BestBy {
 }
 
 impl CheckpointConfig {
-    /// Checks values beyond their types. `measured` is what runs of this kind can be asked to measure.
+    /// Checks values beyond their types. `measured` is what runs of this kind can be asked to measure; `missing` says what to set where
+    /// this one is not.
     ///
     /// # Errors
     /// A value out of its range, with its key; a best by what is not measured.
-    pub fn validate(&self, measured: BestBy, asks: Asked) -> Result<()> {
+    pub fn validate(&self, measured: BestBy, missing: Option<&str>) -> Result<()> {
         at_least_one("checkpoint.every_epochs", self.every_epochs)?;
         self.every_steps.map_or(Ok(()), |steps| at_least_one("checkpoint.every_steps", steps))?;
         at_least_one("checkpoint.keep", self.keep)?;
         let name = |by: BestBy| if by == BestBy::Spearman { "spearman" } else { "knn_accuracy" };
-        match (self.best_by, asks) {
+        match (self.best_by, missing) {
             (Some(by), _) if by != measured => Err(Error::Config(format!(
                 "checkpoint.best_by: {} is not what such runs measure; expected {}",
                 name(by),
                 name(measured)
             ))),
-            (Some(by), Asked::No(remedy)) => {
+            (Some(by), Some(remedy)) => {
                 Err(Error::Config(format!("checkpoint.best_by: {} is not measured in this run; {remedy}", name(by))))
             }
             _ => Ok(()),
         }
     }
-}
-
-/// Whether a run measures what could tell its best checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
-    /// It does.
-    Yes,
-    /// It does not; what to set so that it does.
-    No(&'static str),
 }

@@ -178,25 +178,25 @@ fn yes() -> bool {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ScheduleConfig {
     /// A warm-up, then the optimizer's rate to the end.
-    Constant(ConstantConfig),
+    Constant(WarmupConfig),
     /// A warm-up, then half a cosine down to `final_lr`.
     Cosine(CosineConfig),
-    /// A warm-up from 0, then a line down to 0.
-    Linear(LinearConfig),
+    /// A warm-up from 0, then a line down to 0, as transformers' `get_linear_schedule_with_warmup` has it.
+    Linear(WarmupConfig),
 }
 
 by_kind!(ScheduleConfig, default None, "constant" => Constant, "cosine" => Cosine, "linear" => Linear);
 
 impl Default for ScheduleConfig {
     fn default() -> Self {
-        ScheduleConfig::Constant(ConstantConfig { warmup_epochs: None, warmup_steps: None })
+        ScheduleConfig::Constant(WarmupConfig { warmup_epochs: None, warmup_steps: None })
     }
 }
 
-/// A constant rate.
+/// A schedule that has nothing to set but its warm-up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ConstantConfig {
+pub struct WarmupConfig {
     /// Length of the linear warm-up in epochs, fractions allowed; none unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_epochs: Option<f64>,
@@ -218,18 +218,6 @@ pub struct CosineConfig {
     /// The rate at the end; 0 unless given.
     #[serde(default)]
     pub final_lr: f64,
-}
-
-/// A linear decay, as transformers' `get_linear_schedule_with_warmup` has it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinearConfig {
-    /// Length of the linear warm-up in epochs, fractions allowed; none unless given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warmup_epochs: Option<f64>,
-    /// Length of the linear warm-up in steps, instead of `warmup_epochs`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warmup_steps: Option<u64>,
 }
 
 impl ScheduleConfig {
@@ -256,9 +244,8 @@ impl ScheduleConfig {
     /// The warm-up as given: epochs, steps.
     pub(crate) fn warmup(&self) -> (Option<f64>, Option<u64>) {
         match self {
-            ScheduleConfig::Constant(c) => (c.warmup_epochs, c.warmup_steps),
+            ScheduleConfig::Constant(c) | ScheduleConfig::Linear(c) => (c.warmup_epochs, c.warmup_steps),
             ScheduleConfig::Cosine(c) => (c.warmup_epochs, c.warmup_steps),
-            ScheduleConfig::Linear(c) => (c.warmup_epochs, c.warmup_steps),
         }
     }
 }

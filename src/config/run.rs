@@ -1,6 +1,7 @@
 //! What the configurations of all runs have, whatever they train on.
 
-use super::checkpoint::CheckpointConfig;
+use super::at_least_one;
+use super::checkpoint::{BestBy, CheckpointConfig};
 use super::loss::LossConfig;
 use super::optim::{OptimConfig, ScheduleConfig};
 use super::precision::Precision;
@@ -9,15 +10,31 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Device;
 
-/// Length and batches of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Length {
+/// The values that every run has.
+#[derive(Debug, Clone, Copy)]
+pub struct Common<'a> {
+    /// Seed of initialisation, data order and augmentation.
+    pub seed: u64,
     /// Passes over the training samples.
     pub epochs: u64,
     /// Samples a step.
     pub batch_size: usize,
     /// Steps between lines in `metrics.jsonl`.
     pub log_every: u64,
+    /// The largest norm of the gradient that a step keeps; none where nothing is cut.
+    pub clip_norm: Option<f64>,
+    /// The contrastive loss.
+    pub loss: &'a LossConfig,
+    /// The optimizer.
+    pub optim: &'a OptimConfig,
+    /// How the learning rate moves.
+    pub schedule: &'a ScheduleConfig,
+    /// When the state is saved.
+    pub checkpoint: &'a CheckpointConfig,
+    /// What the encoder computes in.
+    pub precision: Precision,
+    /// Whether CUDA's float32 products may use TensorFloat-32.
+    pub tf32: bool,
 }
 
 /// The configuration of a run.
@@ -37,24 +54,8 @@ pub trait RunConfig: Clone + Serialize + DeserializeOwned {
     /// The configuration of a run that goes on as this one, with what a resumed run may change taken from `before`.
     fn with_what_may_change(&self, before: &Self) -> Self;
 
-    /// Seed of initialisation, data order and augmentation.
-    fn seed(&self) -> u64;
-    /// Length and batches.
-    fn length(&self) -> Length;
-    /// The contrastive loss.
-    fn loss(&self) -> &LossConfig;
-    /// The optimizer.
-    fn optim(&self) -> &OptimConfig;
-    /// How the learning rate moves.
-    fn schedule(&self) -> &ScheduleConfig;
-    /// When the state is saved.
-    fn checkpoint(&self) -> &CheckpointConfig;
-    /// What the encoder computes in.
-    fn precision(&self) -> Precision;
-    /// Whether CUDA's float32 products may use TensorFloat-32.
-    fn tf32(&self) -> bool;
-    /// The largest norm of the gradient that a step keeps; none where nothing is cut.
-    fn clip_norm(&self) -> Option<f64>;
+    /// The values that every run has.
+    fn common(&self) -> Common<'_>;
 
     /// The keys, with both values, in which `new` differs from `self` where a resumed run may not differ.
     ///
@@ -72,7 +73,7 @@ pub trait RunConfig: Clone + Serialize + DeserializeOwned {
     /// As there.
     fn changes_of_the_outcome(&self, new: &Self) -> Result<Vec<String>> {
         let mut changes = self.forbidden_changes(new)?;
-        let (before, now) = (self.length().epochs, new.length().epochs);
+        let (before, now) = (self.common().epochs, new.common().epochs);
         if before != now {
             changes.push(format!("train.epochs was {before} and is now {now}"));
         }
@@ -80,31 +81,38 @@ pub trait RunConfig: Clone + Serialize + DeserializeOwned {
     }
 }
 
-/// Refuses a batch without negatives and a norm that cuts everything.
-pub(super) fn validate_steps(length: Length, clip_norm: Option<f64>, samples: &str) -> Result<()> {
-    super::at_least_one("train.epochs", length.epochs)?;
-    super::at_least_one("train.log_every", length.log_every)?;
-    if length.batch_size < 2 {
-        return Err(Error::Config(format!(
-            "train.batch_size: a contrastive batch needs at least 2 {samples}, found {}: with one there are no negatives",
-            length.batch_size
-        )));
-    }
-    match clip_norm {
-        Some(norm) if !(norm > 0.0 && norm.is_finite()) => {
-            Err(Error::Config(format!("train.clip_norm: expected a finite number above 0, found {norm}")))
+impl Common<'_> {
+    /// Checks the values. The run can measure `measured`; where it is not set up to, `missing` says what to set. `samples` is what its
+    /// samples are called.
+    pub(super) fn validate(&self, measured: BestBy, missing: Option<&str>, samples: &str) -> Result<()> {
+        self.loss.validate()?;
+        self.optim.validate()?;
+        self.schedule.validate()?;
+        self.checkpoint.validate(measured, missing)?;
+        at_least_one("train.epochs", self.epochs)?;
+        at_least_one("train.log_every", self.log_every)?;
+        if self.batch_size < 2 {
+            return Err(Error::Config(format!(
+                "train.batch_size: a contrastive batch needs at least 2 {samples}, found {}: with one there are no negatives",
+                self.batch_size
+            )));
         }
-        _ => Ok(()),
+        match self.clip_norm {
+            Some(norm) if !(norm > 0.0 && norm.is_finite()) => {
+                Err(Error::Config(format!("train.clip_norm: expected a finite number above 0, found {norm}")))
+            }
+            _ => Ok(()),
+        }
     }
-}
 
-/// Refuses TensorFloat-32 elsewhere than on CUDA.
-pub(super) fn check_numbers(precision: Precision, tf32: bool, device: Device) -> Result<()> {
-    precision.check(device)?;
-    if tf32 && !device.is_cuda() {
-        return Err(Error::Config("tf32: true is for CUDA, and this run is on the CPU; leave it out".into()));
+    /// Refuses numbers that a device does not have.
+    pub(super) fn check_device(&self, device: Device) -> Result<()> {
+        self.precision.check(device)?;
+        if self.tf32 && !device.is_cuda() {
+            return Err(Error::Config("tf32: true is for CUDA, and this run is on the CPU; leave it out".into()));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn to_value<T: Serialize>(config: &T) -> Result<serde_yaml::Value> {

@@ -1,11 +1,11 @@
 //! The configuration of a text pretraining run: one file, one experiment.
 
 use super::at_least_one;
-use super::checkpoint::{Asked, BestBy, CheckpointConfig};
+use super::checkpoint::{BestBy, CheckpointConfig};
 use super::loss::LossConfig;
 use super::optim::{OptimConfig, ScheduleConfig};
 use super::precision::Precision;
-use super::run::{Length, RunConfig, check_numbers, validate_steps};
+use super::run::{Common, RunConfig};
 use super::sts::StsConfig;
 use super::text_data::CorpusConfig;
 use super::text_model::TextModelConfig;
@@ -59,6 +59,15 @@ pub struct TextTrainConfig {
     /// Steps between lines in `metrics.jsonl` and points in TensorBoard; 10 unless given. Every step is checked.
     #[serde(default = "ten")]
     pub log_every: u64,
+    /// Whether second views are anchors too, with the first views as their candidates, and the loss is the mean over both directions;
+    /// false unless given, as in SimCSE.
+    #[serde(default)]
+    pub both_directions: bool,
+    /// Whether sentences of like length share a batch, which saves padding; false unless given. Of every 50 batches of the plain
+    /// order the sentences are sorted by their number of tokens, cut into batches anew, and the batches shuffled: an epoch sees the same
+    /// sentences, though negatives are then of about their anchor's length.
+    #[serde(default)]
+    pub group_by_length: bool,
     /// The largest norm of the gradient over all parameters; a longer one is shortened to it, as by PyTorch's `clip_grad_norm_`. None
     /// unless given; transformers' `Trainer` has 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,25 +77,22 @@ pub struct TextTrainConfig {
 impl RunConfig for TextConfig {
     fn validate(&self) -> Result<()> {
         self.data.validate()?;
-        if let Some(column) = &self.data.hard_negative {
+        if let (Some(column), true) = (&self.data.hard_negative, self.train.both_directions) {
             return Err(Error::Config(format!(
-                "data.hard_negative: `{column}` cannot be trained with: the losses take negatives from the batch alone; leave it out"
+                "train.both_directions: cannot be with data.hard_negative (`{column}`): hard negatives belong to first sentences, and \
+                 second ones have none; leave one of them out"
             )));
         }
         self.model.validate()?;
-        self.loss.validate()?;
-        self.optim.validate()?;
-        self.schedule.validate()?;
-        let asked = if self.eval.is_some() { Asked::Yes } else { Asked::No("add the section eval") };
-        self.checkpoint.validate(BestBy::Spearman, asked)?;
         if let Some(eval) = &self.eval {
             at_least_one("eval.every_steps", eval.every_steps)?;
         }
-        validate_steps(self.length(), self.train.clip_norm, "sentences")
+        let missing = self.eval.is_none().then_some("add the section eval");
+        self.common().validate(BestBy::Spearman, missing, "sentences")
     }
 
     fn check_device(&self, device: Device) -> Result<()> {
-        check_numbers(self.precision, self.tf32, device)
+        self.common().check_device(device)
     }
 
     /// Length (`train.epochs`), logging, checkpoints and evaluation may change.
@@ -99,32 +105,19 @@ impl RunConfig for TextConfig {
         comparable
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-    fn length(&self) -> Length {
-        let &TextTrainConfig { epochs, batch_size, log_every, .. } = &self.train;
-        Length { epochs, batch_size, log_every }
-    }
-    fn loss(&self) -> &LossConfig {
-        &self.loss
-    }
-    fn optim(&self) -> &OptimConfig {
-        &self.optim
-    }
-    fn schedule(&self) -> &ScheduleConfig {
-        &self.schedule
-    }
-    fn checkpoint(&self) -> &CheckpointConfig {
-        &self.checkpoint
-    }
-    fn precision(&self) -> Precision {
-        self.precision
-    }
-    fn tf32(&self) -> bool {
-        self.tf32
-    }
-    fn clip_norm(&self) -> Option<f64> {
-        self.train.clip_norm
+    fn common(&self) -> Common<'_> {
+        Common {
+            seed: self.seed,
+            epochs: self.train.epochs,
+            batch_size: self.train.batch_size,
+            log_every: self.train.log_every,
+            clip_norm: self.train.clip_norm,
+            loss: &self.loss,
+            optim: &self.optim,
+            schedule: &self.schedule,
+            checkpoint: &self.checkpoint,
+            precision: self.precision,
+            tf32: self.tf32,
+        }
     }
 }

@@ -5,14 +5,20 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The encoder to train on.
+/// The encoder to train on: a BERT with a pooler, or a TorchScript module.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextModelConfig {
-    /// The folder of a BERT as transformers or sentence-transformers write it, with its tokenizer.
+    /// The folder of a BERT as transformers or sentence-transformers write it, with its tokenizer; for a TorchScript module, its
+    /// tokenizer's.
     pub path: PathBuf,
-    /// What makes one vector of a sentence's hidden states.
-    pub pooler: Pooler,
+    /// What makes one vector of a BERT's hidden states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pooler: Option<Pooler>,
+    /// A TorchScript module in place of the folder's BERT: token ids and mask, int64 [B, L] with 1 where there is a token and not
+    /// padding, to one vector a sentence, [B, F].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub torchscript: Option<PathBuf>,
     /// With the pooler `cls`: whether its layer is for training alone, and evaluation takes the first token's state before it, as in
     /// SimCSE's unsupervised runs; true unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,17 +38,26 @@ impl TextModelConfig {
     /// # Errors
     /// A key that says nothing for this pooler.
     pub fn validate(&self) -> Result<()> {
-        if self.mlp_only_train.is_some() && self.pooler != Pooler::Cls {
-            return Err(Error::Config(
-                "model.mlp_only_train: is for the pooler `cls`, whose layer it is about; leave it out".into(),
-            ));
+        let refuse = |message: String| Err(Error::Config(message));
+        match (self.pooler, &self.torchscript) {
+            (None, None) => refuse(format!(
+                "model.pooler: expected one of {}, or a module in model.torchscript, found neither",
+                Pooler::NAMES.join(", ")
+            )),
+            (Some(_), Some(_)) => refuse(
+                "model.pooler: is for a BERT, and model.torchscript makes its vectors itself; leave one of them out"
+                    .into(),
+            ),
+            (pooler, _) if self.mlp_only_train.is_some() && pooler != Some(Pooler::Cls) => {
+                refuse("model.mlp_only_train: is for the pooler `cls`, whose layer it is about; leave it out".into())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// The pooler of evaluations.
-    pub fn evaluated(&self) -> Pooler {
-        match self.pooler {
+    /// The pooler of evaluations, for a pooler of training.
+    pub fn evaluated(&self, trained: Pooler) -> Pooler {
+        match trained {
             Pooler::Cls if self.mlp_only_train.unwrap_or(true) => Pooler::ClsBeforePooler,
             pooler => pooler,
         }

@@ -1,13 +1,13 @@
 //! The configuration of a vision pretraining run: one file, one experiment.
 
 use super::augment::AugmentConfig;
-use super::checkpoint::{Asked, BestBy, CheckpointConfig};
+use super::checkpoint::{BestBy, CheckpointConfig};
 use super::data::DataConfig;
 use super::loss::LossConfig;
 use super::model::ModelConfig;
 use super::optim::{OptimConfig, ScheduleConfig};
 use super::precision::Precision;
-use super::run::{Length, RunConfig, check_numbers, validate_steps};
+use super::run::{Common, RunConfig};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use tch::Device;
@@ -102,16 +102,12 @@ impl RunConfig for VisionConfig {
         self.data.validate()?;
         self.augment.validate()?;
         self.model.validate()?;
-        self.loss.validate()?;
-        self.optim.validate()?;
-        self.schedule.validate()?;
-        let asked = if self.eval.knn_every > 0 { Asked::Yes } else { Asked::No("set eval.knn_every, such as 1") };
-        self.checkpoint.validate(BestBy::KnnAccuracy, asked)?;
-        validate_steps(self.length(), self.train.clip_norm, "images")
+        let missing = (self.eval.knn_every == 0).then_some("set eval.knn_every, such as 1");
+        self.common().validate(BestBy::KnnAccuracy, missing, "images")
     }
 
     fn check_device(&self, device: Device) -> Result<()> {
-        check_numbers(self.precision, self.tf32, device)?;
+        self.common().check_device(device)?;
         if self.channels_last && !device.is_cuda() {
             return Err(Error::Config(
                 "channels_last: true is for CUDA, and this run is on the CPU, where LibTorch's channels-last convolutions of \
@@ -133,32 +129,19 @@ impl RunConfig for VisionConfig {
         comparable
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-    fn length(&self) -> Length {
-        let &TrainConfig { epochs, batch_size, log_every, .. } = &self.train;
-        Length { epochs, batch_size, log_every }
-    }
-    fn loss(&self) -> &LossConfig {
-        &self.loss
-    }
-    fn optim(&self) -> &OptimConfig {
-        &self.optim
-    }
-    fn schedule(&self) -> &ScheduleConfig {
-        &self.schedule
-    }
-    fn checkpoint(&self) -> &CheckpointConfig {
-        &self.checkpoint
-    }
-    fn precision(&self) -> Precision {
-        self.precision
-    }
-    fn tf32(&self) -> bool {
-        self.tf32
-    }
-    fn clip_norm(&self) -> Option<f64> {
-        self.train.clip_norm
+    fn common(&self) -> Common<'_> {
+        Common {
+            seed: self.seed,
+            epochs: self.train.epochs,
+            batch_size: self.train.batch_size,
+            log_every: self.train.log_every,
+            clip_norm: self.train.clip_norm,
+            loss: &self.loss,
+            optim: &self.optim,
+            schedule: &self.schedule,
+            checkpoint: &self.checkpoint,
+            precision: self.precision,
+            tf32: self.tf32,
+        }
     }
 }

@@ -20,11 +20,17 @@ pub trait Source: Send + Sync + 'static {
     /// A worker's buffers.
     type Bench: Default;
 
-    /// Makes the batch at `position` of these samples; `seed` is the run's.
+    /// Makes the batch at `position`; `order` is its whole epoch's.
     ///
     /// # Errors
     /// What cannot be read.
-    fn make(&self, seed: u64, position: Position, samples: &[u32], bench: &mut Self::Bench) -> Result<Self::Batch>;
+    fn make(
+        &self,
+        sampler: &Sampler,
+        position: Position,
+        order: &[u32],
+        bench: &mut Self::Bench,
+    ) -> Result<Self::Batch>;
 }
 
 /// The batches of a run from some step on, across the ends of epochs, until a number of epochs is complete.
@@ -158,8 +164,7 @@ impl<S: Source> Shared<S> {
         let mut bench = S::Bench::default();
         while let Some((step, order)) = self.begin() {
             let position = self.sampler.position(step);
-            let samples = self.sampler.step(&order, position.step);
-            let make = || self.source.make(self.sampler.seed(), position, samples, &mut bench);
+            let make = || self.source.make(&self.sampler, position, &order, &mut bench);
             let made = catch_unwind(AssertUnwindSafe(make));
             let batch = made.unwrap_or_else(|panic| Err(panic_error(step, panic.as_ref())));
             self.lock().shelf.insert(step, batch);

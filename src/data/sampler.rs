@@ -75,7 +75,7 @@ impl Sampler {
     }
 
     /// The samples of a step, out of its epoch's order.
-    pub(super) fn step<'a>(&self, order: &'a [u32], step: u64) -> &'a [u32] {
+    pub fn step<'a>(&self, order: &'a [u32], step: u64) -> &'a [u32] {
         &order[step as usize * self.batch..][..self.batch]
     }
 }

@@ -38,11 +38,13 @@ pub fn record(
     record.insert("counts".into(), counts);
     record.insert("data".into(), json!(inputs.data));
     record.insert("checkpoint_sha256".into(), json!(inputs.checkpoint_sha256));
-    record.insert(
-        "versions".into(),
-        json!({ "weince": env!("CARGO_PKG_VERSION"), "libtorch": crate::torch::libtorch_version() }),
-    );
+    record.insert("versions".into(), versions());
     Ok(record)
+}
+
+/// What computed a result: the versions of this crate and of LibTorch.
+pub fn versions() -> Value {
+    json!({ "weince": env!("CARGO_PKG_VERSION"), "libtorch": crate::torch::libtorch_version() })
 }
 
 /// Refuses a path that no file could be written to, before the work is done.

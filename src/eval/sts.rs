@@ -99,17 +99,16 @@ pub fn cosines(a: &[f32], b: &[f32], d: usize) -> Result<Similarities> {
     Ok(Similarities { values, zero_rows })
 }
 
-/// The cosines of embeddings that take turns: first sentence, second sentence, pair by pair.
+/// The same of the rows of two matrices.
 ///
 /// # Shapes
-/// float32 [2 pairs, d].
+/// float32 [pairs, d] both.
 ///
 /// # Errors
-/// As [`cosines`]; a matrix of another kind.
-pub fn cosines_of_pairs(embeddings: &Tensor) -> Result<Similarities> {
-    let (a, b) = sides(embeddings)?;
+/// As [`cosines`]; matrices of another type.
+pub fn similarities(a: &Tensor, b: &Tensor) -> Result<Similarities> {
     let width = a.size2()?.1 as usize;
-    with_floats(&a, |a| with_floats(&b, |b| cosines(a, b, width)))
+    with_floats(a, |a| with_floats(b, |b| cosines(a, b, width)))
 }
 
 /// The first and the second sentences of pairs that take turns.
@@ -250,7 +249,7 @@ mod tests {
         subsets.iter().map(subset).collect()
     }
 
-    fn similarities(values: &[f64]) -> Similarities {
+    fn given(values: &[f64]) -> Similarities {
         Similarities { values: values.to_vec(), zero_rows: 0 }
     }
 
@@ -263,7 +262,7 @@ mod tests {
         let gold: Vec<_> = subsets.iter().map(|s| (s["name"].as_str().unwrap(), numbers(&s["gold"]))).collect();
         let gold: Vec<(&str, &[f64])> = gold.iter().map(|(name, scores)| (*name, &scores[..])).collect();
         let values: Vec<f64> = subsets.iter().flat_map(|s| numbers(&s["similarity"])).collect();
-        let got = evaluate(&set(&gold), &similarities(&values)).unwrap();
+        let got = evaluate(&set(&gold), &given(&values)).unwrap();
         let over = got.over_subsets.as_ref().unwrap();
         let mut pairs =
             vec![(&got.all, &golden["all"]), (&over.mean, &golden["mean"]), (&over.wmean, &golden["wmean"])];
@@ -285,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_set_of_one_has_just_all() {
-        let got = evaluate(&set(&[("one", &[1.0, 2.0, 4.0])]), &similarities(&[0.1, 0.2, 0.4])).unwrap();
+        let got = evaluate(&set(&[("one", &[1.0, 2.0, 4.0])]), &given(&[0.1, 0.2, 0.4])).unwrap();
         let expected = json!({"all": {"n": 3, "spearman": 1.0, "pearson": 1.0}, "zero_rows": 0, "unscored": 0});
         let mut json = serde_json::to_value(&got).unwrap();
         let pearson = json["all"]["pearson"].as_f64().unwrap();
@@ -300,7 +299,7 @@ mod tests {
     #[test]
     fn what_is_undefined_names_the_subset() {
         let two = set(&[("x", &[1.0, 2.0]), ("y", &[3.0, 1.0])]);
-        let got = evaluate(&two, &similarities(&[0.5, 0.5, 0.7, 0.1])).unwrap();
+        let got = evaluate(&two, &given(&[0.5, 0.5, 0.7, 0.1])).unwrap();
         let json = serde_json::to_value(&got).unwrap();
         let undefined = |n: usize, reason: &str| json!({"n": n, "spearman": null, "pearson": null, "reason": reason});
         assert_eq!(json["subsets"]["x"], undefined(2, "all predictions are the same"));
@@ -310,16 +309,16 @@ mod tests {
         assert!(got.all.spearman.is_some());
         let text = got.to_text("set");
         assert!(text.contains("\nx is undefined: all predictions are the same\n"), "{text}");
-        let got = evaluate(&two, &similarities(&[0.5; 4])).unwrap();
+        let got = evaluate(&two, &given(&[0.5; 4])).unwrap();
         assert_eq!(got.all.reason.as_deref(), Some("all predictions are the same"));
     }
 
     #[test]
     fn what_does_not_belong_together_is_refused() {
         let two = set(&[("x", &[1.0, 2.0]), ("x", &[3.0, 1.0])]);
-        let e = evaluate(&two, &similarities(&[0.0; 3])).unwrap_err().to_string();
+        let e = evaluate(&two, &given(&[0.0; 3])).unwrap_err().to_string();
         assert_eq!(e, "3 similarities for 4 pairs; expected one for each");
-        let e = evaluate(&two, &similarities(&[0.1, 0.2, 0.3, 0.4])).unwrap_err().to_string();
+        let e = evaluate(&two, &given(&[0.1, 0.2, 0.3, 0.4])).unwrap_err().to_string();
         assert_eq!(e, "two subsets `x`; expected one of each name");
     }
 
@@ -332,7 +331,7 @@ mod tests {
         for (got, expected) in got.values.iter().zip([0.96, 0.0, -1.0, 0.5_f64.sqrt()]) {
             assert!((got - expected).abs() < 1e-15, "{got} {expected}");
         }
-        assert_eq!(cosines(&[], &[], 3).unwrap(), similarities(&[]));
+        assert_eq!(cosines(&[], &[], 3).unwrap(), given(&[]));
         for (a, b, d) in [(4, 2, 2), (3, 3, 2), (2, 2, 0)] {
             let e = cosines(&vec![1.0; a], &vec![1.0; b], d).unwrap_err();
             assert!(matches!(e, Error::Input(_)), "{e}");

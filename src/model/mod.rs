@@ -5,6 +5,7 @@ mod fit;
 mod layers;
 mod projector;
 mod resnet;
+mod script;
 mod sentence;
 mod store;
 mod torchscript;

@@ -1,10 +1,14 @@
-//! Sentences to vectors: BERT and one of SimCSE's poolers, from a folder as transformers and sentence-transformers write it.
+//! Sentences to vectors: BERT and one of SimCSE's poolers, from a folder as transformers and sentence-transformers write it, or a
+//! TorchScript module.
 
 use super::bert::{Bert, BertConfig};
-use super::fit::{Found, load};
+use super::fit::{Found, OtherNames, load};
+use super::script::{Food, Module};
+use super::store::Store;
 use crate::checkpoint::{self, safetensors, write_bytes};
-use crate::config::text_model::Pooler;
+use crate::config::text_model::{Pooler, TextModelConfig};
 use crate::config::whole_names;
+use crate::data::text::TextTokenizer;
 use crate::error::{Error, Result};
 use crate::json::read_json;
 use serde::Deserialize;
@@ -16,19 +20,33 @@ use tch::{Device, Kind, Tensor};
 /// What the names of the layer over the first token begin with.
 const POOLER: &str = "pooler.dense.";
 
-/// A BERT with a pooler.
+/// The name of a TorchScript module in a folder that this project writes.
+const SCRIPT: &str = "encoder.pt";
+
+/// A BERT with a pooler, or a TorchScript module.
 ///
 /// # Source
 /// The poolers are those of T. Gao et al., *SimCSE*, 2021, and its code's `Pooler`; folders are those of sentence-transformers 5.
 #[derive(Debug)]
 pub struct SentenceEncoder {
+    network: Network,
+    file: PathBuf,
+}
+
+#[derive(Debug)]
+enum Network {
+    Bert(Box<PooledBert>),
+    Script(Module),
+}
+
+#[derive(Debug)]
+struct PooledBert {
     bert: Bert,
     /// The pooler in training.
     trained: Pooler,
     /// The pooler in evaluation.
     pooler: Pooler,
     normalize: bool,
-    file: PathBuf,
 }
 
 impl SentenceEncoder {
@@ -39,9 +57,19 @@ impl SentenceEncoder {
     /// Files that are missing or damaged, another architecture, weights that do not fit, modules that cannot be served, and no
     /// pooler said by anyone.
     pub fn load(folder: &Path, pooler: Option<Pooler>) -> Result<SentenceEncoder> {
+        let said = Said::read(folder)?;
+        if let Some(name) = said.as_ref().and_then(|said| said.torchscript.as_ref()) {
+            let file = folder.join(name);
+            if pooler.is_some() {
+                return Err(Error::Config(format!(
+                    "{}: a TorchScript module makes its vectors itself; leave the pooler out",
+                    file.display()
+                )));
+            }
+            return Ok(SentenceEncoder { network: Network::Script(Module::load(&file)?), file });
+        }
         let modules = Modules::read(folder)?;
-        let said = Said::read(folder)?.map(|said| said.pooler);
-        let pooler = match (pooler.or(said), &modules.pooling) {
+        let pooler = match (pooler.or(said.and_then(|said| said.pooler)), &modules.pooling) {
             (Some(pooler), _) => pooler,
             (None, Some(pooling)) => pooling.pooler()?,
             (None, None) => {
@@ -70,30 +98,81 @@ impl SentenceEncoder {
         }
         let bert = modules.bert(own)?;
         fill(&bert, &file, &tensors, &[])?;
-        Ok(SentenceEncoder { bert, trained: pooler, pooler, normalize: modules.normalize, file })
+        let bert = PooledBert { bert, trained: pooler, pooler, normalize: modules.normalize };
+        Ok(SentenceEncoder { network: Network::Bert(Box::new(bert)), file })
     }
 
-    /// The encoder of a folder, to be trained with one pooler and evaluated with another, on the CPU. The layer of the pooler `cls` is
-    /// drawn anew from LibTorch's generator, as in SimCSE.
+    /// The tokenizer of the encoder that a run trains.
     ///
     /// # Errors
-    /// As [`SentenceEncoder::load`].
-    pub fn to_train(folder: &Path, trained: Pooler, evaluated: Pooler) -> Result<SentenceEncoder> {
-        let modules = Modules::read(folder)?;
+    /// As [`TextTokenizer::load`].
+    pub fn tokenizer(config: &TextModelConfig) -> Result<TextTokenizer> {
+        // A module's own limit shows when it is tried.
+        let positions = match &config.torchscript {
+            Some(_) => config.max_length,
+            None => SentenceEncoder::positions(&config.path)?,
+        };
+        TextTokenizer::load(&config.path, Some(config.max_length), positions)
+    }
+
+    /// The encoder that a run trains, on the CPU. The layer of the pooler `cls` is drawn anew from LibTorch's generator, as in SimCSE. A
+    /// TorchScript module is tried on sentences of a few and of the most tokens.
+    ///
+    /// # Errors
+    /// As [`SentenceEncoder::load`]; a tokenizer of more tokens than the encoder embeds; a module that cannot be trained, or that does not
+    /// give one vector a sentence.
+    pub fn to_train(config: &TextModelConfig, tokenizer: &TextTokenizer) -> Result<SentenceEncoder> {
+        if let Some(file) = &config.torchscript {
+            let module = Module::load(file)?;
+            let (last, lengths) = (tokenizer.greatest_id(), [8, tokenizer.max_length() as i64]);
+            let batch = |size: i64| {
+                let shape = [size, lengths[(size % 2) as usize].min(lengths[1])];
+                // Every row has the greatest id.
+                let ids = Tensor::f_arange(shape[1], (Kind::Int64, Device::Cpu))?.f_multiply_scalar(last)?;
+                let ids =
+                    ids.f_divide_scalar_mode((shape[1] - 1).max(1), "floor")?.f_expand(shape, false)?.f_contiguous()?;
+                let mask = ids.f_ones_like()?;
+                Ok(vec![ids, mask])
+            };
+            let remedy = "pool in its forward";
+            module.probe(&Food { name: "token ids", one: "a sentence", remedy, batch: &batch })?;
+            return Ok(SentenceEncoder { network: Network::Script(module), file: file.clone() });
+        }
+        let trained = config.pooler.ok_or_else(|| Error::Config("model.pooler: expected one, found none".into()))?;
+        let modules = Modules::read(&config.path)?;
         let (file, mut tensors) = modules.weights()?;
         let with_layer = trained == Pooler::Cls;
         tensors.retain(|(name, _)| !name.contains(POOLER));
         let bert = modules.bert(with_layer)?;
+        tokenizer.check_vocabulary(bert.config().vocab_size)?;
         fill(&bert, &file, &tensors, &["encoder\\.pooler\\.dense\\..*".to_string()])?;
         bert.renew_pooler()?;
-        Ok(SentenceEncoder { bert, trained, pooler: evaluated, normalize: false, file })
+        let bert = PooledBert { bert, trained, pooler: config.evaluated(trained), normalize: false };
+        Ok(SentenceEncoder { network: Network::Bert(Box::new(bert)), file })
     }
 
-    /// The longest sequence of tokens that the encoder of a folder takes.
+    /// Takes the weights that a run saved, of the same encoder.
+    ///
+    /// # Errors
+    /// A file that is none of them.
+    pub fn take(&mut self, file: &Path) -> Result<()> {
+        let tensors = checkpoint::tensors(file)?;
+        match &self.network {
+            Network::Bert(network) => fill(&network.bert, file, &tensors, &[])?,
+            Network::Script(module) => load_strictly(module.store(), file, &tensors, &OtherNames::default(), &[])?,
+        }
+        self.file = file.to_path_buf();
+        Ok(())
+    }
+
+    /// The longest sequence of tokens that the encoder of a folder takes, where the folder tells.
     ///
     /// # Errors
     /// A configuration that cannot be read.
     pub fn positions(folder: &Path) -> Result<usize> {
+        if let Some(Said { torchscript: Some(_), max_length: Some(length), .. }) = Said::read(folder)? {
+            return Ok(length);
+        }
         let config: BertConfig = read_json(&Modules::read(folder)?.transformer.join("config.json"))?;
         Ok(config.max_position_embeddings.max(0) as usize)
     }
@@ -104,8 +183,112 @@ impl SentenceEncoder {
     /// As [`Bert::hidden_states`]; vectors [B, width].
     ///
     /// # Errors
-    /// As [`Bert::hidden_states`].
+    /// As [`Bert::hidden_states`]; what a module reports.
     pub fn forward(&self, ids: &Tensor, mask: Option<&Tensor>, train: bool) -> Result<Tensor> {
+        match &self.network {
+            Network::Bert(network) => network.forward(ids, mask, train),
+            Network::Script(module) => {
+                let mask = mask.map_or_else(|| ids.f_ones_like(), |mask| mask.f_to_kind(Kind::Int64))?;
+                let vectors = module.forward(&[ids.shallow_clone(), mask], train, "token ids")?;
+                let expected = ids.size()[0];
+                if !matches!(vectors.size()[..], [sentences, _] if sentences == expected) {
+                    let message = format!(
+                        "the module makes {:?} of token ids {:?}; expected one vector a sentence",
+                        vectors.size(),
+                        ids.size()
+                    );
+                    return Err(Error::data(module.path(), None, message));
+                }
+                Ok(vectors)
+            }
+        }
+    }
+
+    /// Its tensors.
+    pub fn store(&self) -> &Store {
+        match &self.network {
+            Network::Bert(network) => network.bert.store(),
+            Network::Script(module) => module.store(),
+        }
+    }
+
+    /// What it is, in a word or two.
+    pub fn name(&self) -> String {
+        match &self.network {
+            Network::Bert(network) => format!("bert, {} layers", network.bert.config().num_hidden_layers),
+            Network::Script(_) => "torchscript".to_string(),
+        }
+    }
+
+    /// The width of its vectors, where that is known before there are some.
+    pub fn width(&self) -> Option<i64> {
+        match &self.network {
+            Network::Bert(network) => Some(network.bert.config().hidden_size),
+            Network::Script(_) => None,
+        }
+    }
+
+    /// Tokens that it embeds, where that is known.
+    pub fn vocabulary(&self) -> Option<i64> {
+        match &self.network {
+            Network::Bert(network) => Some(network.bert.config().vocab_size),
+            Network::Script(_) => None,
+        }
+    }
+
+    /// The file that its weights are from.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// How hidden states become a vector in evaluation; none where a module does that.
+    pub fn pooler(&self) -> Option<Pooler> {
+        match &self.network {
+            Network::Bert(network) => Some(network.pooler),
+            Network::Script(_) => None,
+        }
+    }
+
+    /// Writes a folder that [`SentenceEncoder::load`] opens and, of a BERT, transformers and sentence-transformers: the weights, and of the
+    /// folder `from` configuration and tokenizer. sentence-transformers has no module for the poolers that take two layers' states; of
+    /// these, `weince.json` alone tells. A TorchScript module is `encoder.pt` there, with its tokenizer.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn save(&self, from: &Path, to: &Path, max_length: usize, device: Device) -> Result<()> {
+        std::fs::create_dir_all(to).map_err(Error::io(to, "cannot make the folder"))?;
+        let from = Modules::read(from)?.transformer;
+        for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"] {
+            let file = from.join(name);
+            if file.exists() {
+                write_bytes(&to.join(name), std::fs::read(&file).map_err(Error::io(&file, "cannot read"))?)?;
+            }
+        }
+        let said = match &self.network {
+            Network::Bert(network) => json!({ "pooler": network.pooler, "max_length": max_length }),
+            Network::Script(_) => json!({ "torchscript": SCRIPT, "max_length": max_length }),
+        };
+        write_json(to.join("weince.json"), said)?;
+        match &self.network {
+            Network::Bert(network) => network.save(to, max_length),
+            Network::Script(module) => module.save(&to.join(SCRIPT), device),
+        }
+    }
+
+    /// Moves the encoder.
+    ///
+    /// # Errors
+    /// What binds it to another device, and whatever LibTorch reports.
+    pub fn to_device(&self, device: Device) -> Result<()> {
+        match &self.network {
+            Network::Bert(network) => network.bert.store().to_device(device),
+            Network::Script(module) => module.to_device(device),
+        }
+    }
+}
+
+impl PooledBert {
+    fn forward(&self, ids: &Tensor, mask: Option<&Tensor>, train: bool) -> Result<Tensor> {
         let states = self.bert.hidden_states(ids, mask, train)?;
         let last = &states[states.len() - 1];
         let average = |states: &Tensor| mean_of_tokens(states, mask);
@@ -123,41 +306,12 @@ impl SentenceEncoder {
         Ok(pooled.f_div(&pooled.f_norm_scalaropt_dim(2.0, [1i64], true)?.f_clamp_min(1e-12)?)?)
     }
 
-    /// The BERT in it.
-    pub fn bert(&self) -> &Bert {
-        &self.bert
-    }
-
-    /// The file that its weights are from.
-    pub fn file(&self) -> &Path {
-        &self.file
-    }
-
-    /// How hidden states become a vector in evaluation.
-    pub fn pooler(&self) -> Pooler {
-        self.pooler
-    }
-
-    /// Writes a folder that transformers, sentence-transformers and [`SentenceEncoder::load`] open: the weights, and of the folder
-    /// `from` configuration and tokenizer. sentence-transformers has no module for the poolers that take two layers' states; of these,
-    /// `weince.json` alone tells.
-    ///
-    /// # Errors
-    /// What the system refuses.
-    pub fn save(&self, from: &Path, to: &Path, max_length: usize) -> Result<()> {
+    /// The weights, and what sentence-transformers has beside them.
+    fn save(&self, to: &Path, max_length: usize) -> Result<()> {
         let make = |folder: &Path| std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder"));
-        let write = |path: PathBuf, value: Value| write_bytes(&path, format!("{value:#}\n"));
-        make(to)?;
-        let from = Modules::read(from)?.transformer;
-        for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"] {
-            let file = from.join(name);
-            if file.exists() {
-                write_bytes(&to.join(name), std::fs::read(&file).map_err(Error::io(&file, "cannot read"))?)?;
-            }
-        }
+        let write = write_json;
         let note = BTreeMap::from([("format".to_string(), "pt".to_string())]);
         safetensors::save(&to.join("model.safetensors"), &self.bert.store().state_dict(), &note)?;
-        write(to.join("weince.json"), json!({ "pooler": self.pooler, "max_length": max_length }))?;
         let mode = match self.pooler {
             Pooler::Cls | Pooler::ClsBeforePooler => "cls",
             Pooler::Avg => "mean",
@@ -190,20 +344,19 @@ impl SentenceEncoder {
         }
         write(to.join("modules.json"), Value::Array(modules))
     }
+}
 
-    /// Moves the encoder.
-    ///
-    /// # Errors
-    /// Whatever LibTorch reports.
-    pub fn to_device(&self, device: Device) -> Result<()> {
-        self.bert.store().to_device(device)
-    }
+/// Writes a JSON file for people.
+fn write_json(path: PathBuf, value: Value) -> Result<()> {
+    write_bytes(&path, format!("{value:#}\n"))
 }
 
 /// What a folder of this project says besides.
 #[derive(Deserialize)]
 struct Said {
-    pooler: Pooler,
+    pooler: Option<Pooler>,
+    torchscript: Option<String>,
+    max_length: Option<usize>,
 }
 
 impl Said {
@@ -215,10 +368,18 @@ impl Said {
 
 /// Loads BERT's tensors strictly; what `allowed` matches may be missing.
 fn fill(bert: &Bert, file: &Path, tensors: &[(String, Tensor)], allowed: &[String]) -> Result<()> {
+    load_strictly(bert.store(), file, tensors, &Bert::other_names(), allowed)
+}
+
+fn load_strictly(
+    store: &Store,
+    file: &Path,
+    tensors: &[(String, Tensor)],
+    others: &OtherNames,
+    allowed: &[String],
+) -> Result<()> {
     let allowed = whole_names(allowed).map_err(Error::Input)?;
-    let found = load(bert.store(), "encoder", tensors, &Bert::other_names(), &allowed, "")
-        .map_err(|e| Error::data(file, None, e.to_string()))?;
-    match found {
+    match load(store, "encoder", tensors, others, &allowed, "").map_err(|e| Error::data(file, None, e.to_string()))? {
         Found::Loaded(_) => Ok(()),
         Found::Left(reason) => Err(Error::data(file, None, reason)),
     }

@@ -80,7 +80,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::optim::{ConstantConfig, CosineConfig};
+    use crate::config::optim::{CosineConfig, WarmupConfig};
 
     #[test]
     fn a_warm_up_in_epochs_equals_the_same_in_steps() {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_warm_up_that_fills_the_run_is_refused() {
-        let c = ScheduleConfig::Constant(ConstantConfig { warmup_epochs: Some(2.0), warmup_steps: None });
+        let c = ScheduleConfig::Constant(WarmupConfig { warmup_epochs: Some(2.0), warmup_steps: None });
         let e = Schedule::new(&c, 0.1, 5, 10).unwrap_err().to_string();
         assert!(e.contains("10 steps") && e.contains("warmup_epochs"), "{e}");
     }

@@ -6,7 +6,6 @@ use super::task::Task;
 use crate::config::run::RunConfig;
 use crate::device;
 use crate::error::Result;
-use crate::loss::Layout;
 use std::path::Path;
 use tch::Device;
 
@@ -18,13 +17,13 @@ impl<T: Task> Plan<T> {
     pub fn headline(&self, run_dir: &Path) -> String {
         format!(
             "{} of {} parameters on {} {}: {} epochs of {} steps, batch {}, on {}, into {}",
-            T::describe(self).0,
+            T::name(self),
             thousands(self.parameter_count() as u64),
             thousands(self.task.samples() as u64),
             T::UNIT,
-            self.config.length().epochs,
+            self.config.common().epochs,
             thousands(self.steps_per_epoch),
-            self.config.length().batch_size,
+            self.config.common().batch_size,
             device::name(self.device),
             run_dir.display()
         )
@@ -37,19 +36,20 @@ impl<T: Task> Plan<T> {
     /// What the model reports about the probe.
     pub fn describe(&self, device: Device) -> Result<String> {
         let mut text = self.resolved_config()?;
-        let (name, features) = T::describe(self);
         let optimizer: usize = self.stepper.optimizer.state().iter().map(|(_, t)| bytes(t)).sum();
         let weights: usize = T::tensors(&self.stepper.model).iter().map(bytes).sum();
         let gradients = 4 * self.parameter_count();
-        let views = if T::LAYOUT == Layout::TwoView { 2 } else { 1 };
-        let anchors = views * self.config.length().batch_size;
+        let (anchors, candidates) = T::compared(&self.config);
         // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
         // and the rows in float64.
-        let loss = anchors * anchors * 2 * 4;
+        let loss = anchors * candidates * 2 * 4;
         let activations = self.activation_bytes()?;
         let memory = &format!("  {}", T::UNIT);
         let lines = [
-            ("encoder", format!("{name} ({features} features)")),
+            (
+                "encoder",
+                T::name(self) + &T::features(self).map_or(String::new(), |width| format!(" ({width} features)")),
+            ),
             ("parameters", thousands(self.parameter_count() as u64)),
             (T::UNIT, thousands(self.task.samples() as u64)),
             (
@@ -57,7 +57,7 @@ impl<T: Task> Plan<T> {
                 format!(
                     "{} ({} epochs of {})",
                     thousands(self.total_steps()),
-                    self.config.length().epochs,
+                    self.config.common().epochs,
                     thousands(self.steps_per_epoch)
                 ),
             ),
@@ -91,14 +91,14 @@ impl<T: Task> Plan<T> {
     /// What a training step keeps for its backward pass, in bytes: what a forward pass over a few images adds to the
     /// process, scaled to both views of a batch. `None` where the system does not tell.
     fn activation_bytes(&self) -> Result<Option<usize>> {
-        let samples = PROBE.min(self.config.length().batch_size as i64);
+        let samples = PROBE.min(self.config.common().batch_size as i64);
         let probe = T::probe(&self.batch(0)?, samples)?;
         // The first pass takes what the kernels keep for themselves.
         drop(self.stepper.model.embed(&probe)?);
         let before = resident_bytes();
         let _kept = self.stepper.model.embed(&probe)?;
         let grown = before.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
-        Ok(grown.map(|bytes| bytes / samples as usize * self.config.length().batch_size))
+        Ok(grown.map(|bytes| bytes / samples as usize * self.config.common().batch_size))
     }
 }
 

@@ -32,7 +32,7 @@ fn run<T: Task>(
     stop: &AtomicBool,
     recorder: &mut Recorder,
 ) -> Result<u64> {
-    let mut loader = plan.loader(step)?;
+    let mut loader = plan.batches(step)?;
     while step < plan.total_steps() {
         let batch = match loader.next() {
             Some(Ok(batch)) => batch,

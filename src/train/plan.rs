@@ -60,31 +60,34 @@ impl<T: Task> Plan<T> {
     pub fn new(config: &T::Config, device: Device) -> Result<Plan<T>> {
         config.validate()?;
         let task = T::open(config)?;
-        let length = config.length();
-        let sampler = Sampler::new(task.samples(), length.batch_size, config.seed())?;
+        let common = config.common();
+        let sampler = Sampler::new(task.samples(), common.batch_size, common.seed)?;
         let steps_per_epoch = sampler.steps_per_epoch();
-        tch::manual_seed(config.seed() as i64);
+        tch::manual_seed(common.seed as i64);
         let model = task.model(config, device)?;
-        let optimizer = Optimizer::sparing(config.optim(), &model.parameters(), &T::spared(&model))?;
-        let loss = Loss::new(config.loss(), T::LAYOUT)?;
-        let total = length.epochs * steps_per_epoch;
-        let schedule = Schedule::new(config.schedule(), config.optim().lr(), steps_per_epoch, total)?;
-        let options = StepOptions { precision: config.precision(), tf32: config.tf32(), clip_norm: config.clip_norm() };
+        let optimizer = Optimizer::sparing(common.optim, &model.parameters(), &T::spared(&model))?;
+        let loss = Loss::new(common.loss, T::layout(config))?;
+        let total = common.epochs * steps_per_epoch;
+        let schedule = Schedule::new(common.schedule, common.optim.lr(), steps_per_epoch, total)?;
+        let options = StepOptions { precision: common.precision, tf32: common.tf32, clip_norm: common.clip_norm };
         let stepper = Stepper::new(model, optimizer, loss, options, device)?;
         Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, task })
     }
 
     /// Steps of the whole run.
     pub fn total_steps(&self) -> u64 {
-        self.config.length().epochs * self.steps_per_epoch
+        self.config.common().epochs * self.steps_per_epoch
     }
 
-    /// The batches from `step` updates on.
-    pub(super) fn loader(&self, step: u64) -> Result<Loader<T::Source>> {
-        let length = self.config.length();
-        let sampler = Sampler::new(self.task.samples(), length.batch_size, self.config.seed())?;
+    /// The batches from `step` updates on, as the run sees them.
+    ///
+    /// # Errors
+    /// What cannot be read, and threads that cannot be started.
+    pub fn batches(&self, step: u64) -> Result<Loader<T::Source>> {
+        let common = self.config.common();
+        let sampler = Sampler::new(self.task.samples(), common.batch_size, common.seed)?;
         let (source, threads) = self.task.source(&self.config)?;
-        Loader::of(source, sampler, sampler.position(step), length.epochs, threads)
+        Loader::of(source, sampler, sampler.position(step), common.epochs, threads)
     }
 
     /// The batch of one step, counted from 0: the very one that the run computes with.
@@ -93,13 +96,13 @@ impl<T: Task> Plan<T> {
     /// A step beyond the run's end.
     pub fn batch(&self, step: u64) -> Result<BatchOf<T>> {
         let none = || Error::Input(format!("step {step} is not one of the run's {} steps", self.total_steps()));
-        self.loader(step)?.next().ok_or_else(none)?
+        self.batches(step)?.next().ok_or_else(none)?
     }
 
     /// The seed of LibTorch's generator for a step, counted from 0.
     pub(super) fn step_seed(&self, step: u64) -> i64 {
         // An odd constant (2^64 / golden ratio) keeps neighbouring seeds' steps apart.
-        (self.config.seed().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step) as i64
+        (self.config.common().seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step) as i64
     }
 
     pub(super) fn parameter_count(&self) -> usize {
@@ -113,7 +116,7 @@ impl<T: Task> Plan<T> {
 
     /// Whether the state after `step` updates is to be saved.
     pub(super) fn checkpoint_due(&self, step: u64) -> bool {
-        let config = self.config.checkpoint();
+        let config = self.config.common().checkpoint;
         let by_steps = config.every_steps.is_some_and(|n| step.is_multiple_of(n));
         let by_epochs = step.is_multiple_of(self.steps_per_epoch.saturating_mul(config.every_epochs));
         by_steps || by_epochs || step == self.total_steps()
@@ -126,7 +129,7 @@ impl<T: Task> Plan<T> {
         if !epoch_ends && measured.is_none() {
             return Ok(false);
         }
-        let epochs = self.config.length().epochs;
+        let epochs = self.config.common().epochs;
         let mut line = if epoch_ends {
             format!("epoch {}/{epochs}", step / self.steps_per_epoch)
         } else {
@@ -139,7 +142,8 @@ impl<T: Task> Plan<T> {
         if let Some((name, value)) = measured {
             recorder.evaluation(step, (step - 1) / self.steps_per_epoch, name, value)?;
             line += &format!("  {} {value:.4}", name.replace('_', " ").replace("knn", "kNN"));
-            is_best = self.config.checkpoint().best_by.is_some() && self.best.is_none_or(|best| value > best.value);
+            is_best =
+                self.config.common().checkpoint.best_by.is_some() && self.best.is_none_or(|best| value > best.value);
             if is_best {
                 self.best = Some(Best { value, step });
             }
@@ -176,19 +180,19 @@ impl<T: Task> Plan<T> {
             said.iter().for_each(|line| eprintln!("{line}"));
             step = self.fill(&folder)?;
         }
-        let read_every = if self.device.is_cuda() { self.config.length().log_every } else { 1 };
+        let read_every = if self.device.is_cuda() { self.config.common().log_every } else { 1 };
         let mut recorder = Recorder::open(
             &folder,
             step,
             self.total_steps(),
-            (self.config.length().batch_size, T::UNIT),
-            self.config.length().log_every,
+            (self.config.common().batch_size, T::UNIT),
+            self.config.common().log_every,
             read_every,
         )?;
         let outcome = run(&mut self, &folder, step, &stop, &mut recorder);
         recorder.finish();
         let steps = outcome?;
-        T::write_weights(&self, &folder)?;
+        T::write_weights(&mut self, &folder)?;
         Ok(Summary { steps, loss: recorder.last_loss(), samples_per_second: recorder.samples_per_second() })
     }
 
@@ -204,7 +208,7 @@ impl<T: Task> Plan<T> {
 
     /// Saves the state after `step` updates.
     pub(super) fn save(&self, folder: &RunFolder, step: u64) -> Result<()> {
-        folder.series().save(step, &state::capture(self, step)?, self.config.checkpoint().keep)
+        folder.series().save(step, &state::capture(self, step)?, self.config.common().checkpoint.keep)
     }
 
     /// Saves the state after `step` updates as the best one.
@@ -233,7 +237,7 @@ impl<T: Task> Plan<T> {
         if step > self.total_steps() {
             return Err(Error::Config(format!(
                 "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",
-                self.config.length().epochs,
+                self.config.common().epochs,
                 self.total_steps(),
                 step.div_ceil(self.steps_per_epoch)
             )));

@@ -43,7 +43,7 @@ pub fn capture<T: Task>(plan: &Plan<T>, step: u64) -> Result<Value> {
     let groups = optimizer.get("param_groups").and_then(Value::elements).map_or(0, <[Value]>::len);
     let each = |rate: Option<f64>| Value::List((0..groups).map(|_| rate.map_or(Value::None, Value::from)).collect());
     let scheduler = Value::dict([
-        ("base_lrs", each(Some(plan.config.optim().lr()))),
+        ("base_lrs", each(Some(plan.config.common().optim.lr()))),
         ("last_epoch", step.into()),
         ("_step_count", (step + 1).into()),
         ("_is_initial", false.into()),
@@ -71,13 +71,13 @@ pub fn capture<T: Task>(plan: &Plan<T>, step: u64) -> Result<Value> {
             "sampler",
             Value::dict([
                 ("epoch", Value::from(step / plan.steps_per_epoch)),
-                ("position", (in_epoch * plan.config.length().batch_size as u64).into()),
-                ("batch_size", (plan.config.length().batch_size as u64).into()),
+                ("position", (in_epoch * plan.config.common().batch_size as u64).into()),
+                ("batch_size", (plan.config.common().batch_size as u64).into()),
                 (T::UNIT, (plan.task.samples() as u64).into()),
                 ("list_sha256", plan.task.list_sha256().into()),
             ]),
         ),
-        ("seeds", Value::dict([("run", Value::from(plan.config.seed())), ("step", seed.into())])),
+        ("seeds", Value::dict([("run", Value::from(plan.config.common().seed)), ("step", seed.into())])),
         ("rng", Value::dict(rng)),
         (
             "best",

@@ -24,11 +24,13 @@ pub trait Learner {
     /// Batches that do not fit, and whatever LibTorch reports.
     fn embed(&self, batch: &Self::Batch) -> Result<(Tensor, Tensor)>;
 
-    /// What of a batch is not finite, if something is. Waits for the device.
+    /// What of a batch is not finite, if something is; whole numbers always are. Waits for the device.
     ///
     /// # Errors
     /// Whatever LibTorch reports.
-    fn fault(&self, batch: &Self::Batch) -> Result<Option<String>>;
+    fn fault(&self, _batch: &Self::Batch) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 /// How a step computes.

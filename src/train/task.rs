@@ -23,8 +23,19 @@ pub trait Task: Sized {
     const UNIT: &'static str;
     /// How a list of as many others differs.
     const OTHERS: &'static str;
+
     /// Who is compared with whom.
-    const LAYOUT: Layout;
+    fn layout(config: &Self::Config) -> Layout;
+
+    /// Anchors and candidates of a step.
+    fn compared(config: &Self::Config) -> (usize, usize) {
+        let samples = config.common().batch_size;
+        match Self::layout(config) {
+            Layout::TwoView => (2 * samples, 2 * samples),
+            Layout::OneWay => (samples, samples),
+            Layout::BothWays => (2 * samples, samples),
+        }
+    }
 
     /// Reads the data.
     ///
@@ -38,8 +49,10 @@ pub trait Task: Sized {
     /// What cannot be made or read.
     fn model(&self, config: &Self::Config, device: Device) -> Result<Self::Model>;
 
-    /// Names of parameters that are spared from weight decay whatever their shape.
-    fn spared(model: &Self::Model) -> Vec<String>;
+    /// Names of parameters that are spared from weight decay whatever their shape; none unless told.
+    fn spared(_model: &Self::Model) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The model's parts under their keys in a checkpoint.
     fn parts(model: &Self::Model) -> Vec<(&'static str, &Store)>;
@@ -48,7 +61,9 @@ pub trait Task: Sized {
     ///
     /// # Errors
     /// Weights that do not fit.
-    fn load_weights(plan: &Plan<Self>) -> Result<Vec<String>>;
+    fn load_weights(_plan: &Plan<Self>) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// The number of training samples.
     fn samples(&self) -> usize;
@@ -92,20 +107,25 @@ pub trait Task: Sized {
     /// What the system refuses.
     fn write_notes(plan: &Plan<Self>, folder: &RunFolder) -> Result<()>;
 
-    /// Writes pictures of the first batch, at the run's beginning.
+    /// Writes pictures of the first batch, at the run's beginning, where there is something to see.
     ///
     /// # Errors
     /// What the system refuses.
-    fn write_pictures(plan: &Plan<Self>, folder: &RunFolder) -> Result<()>;
+    fn write_pictures(_plan: &Plan<Self>, _folder: &RunFolder) -> Result<()> {
+        Ok(())
+    }
 
     /// Writes the trained weights.
     ///
     /// # Errors
     /// What the system refuses.
-    fn write_weights(plan: &Plan<Self>, folder: &RunFolder) -> Result<()>;
+    fn write_weights(plan: &mut Plan<Self>, folder: &RunFolder) -> Result<()>;
 
-    /// The model's name and the width of what is kept of it.
-    fn describe(plan: &Plan<Self>) -> (String, i64);
+    /// The model's name.
+    fn name(plan: &Plan<Self>) -> String;
+
+    /// The width of what is kept of it, where that is known.
+    fn features(plan: &Plan<Self>) -> Option<i64>;
 
     /// All tensors of the model.
     fn tensors(model: &Self::Model) -> Vec<Tensor> {

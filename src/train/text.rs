@@ -3,14 +3,16 @@
 use super::plan::Plan;
 use super::step::Learner;
 use super::task::Task;
+use crate::checkpoint::write_bytes;
 use crate::config::text::TextConfig;
 use crate::data::text::sts::{self, StsSet};
 use crate::data::text::{Corpus, Sentences, TextBatch, TextTokenizer, Tokens};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::eval::embed::{DEFAULT_BATCH, embed};
-use crate::eval::sts::{Gold, cosines_of_pairs, evaluate};
+use crate::eval::sts::{Gold, evaluate, sides, similarities};
 use crate::loss::Layout;
 use crate::model::{SentenceEncoder, Store};
+use crate::progress::progress_bar;
 use crate::run::RunFolder;
 use std::sync::Arc;
 use tch::{Device, Tensor};
@@ -32,11 +34,11 @@ pub struct TextModel {
 }
 
 impl Learner for TextModel {
-    /// The sentences, and those that belong to them, where they are not the same.
+    /// The sentences, and those that belong to them, where they are not the same; hard negatives behind these.
     type Batch = (Tokens, Option<Tokens>);
 
     fn parameters(&self) -> Vec<(String, Tensor)> {
-        self.encoder.bert().store().parameters()
+        self.encoder.store().parameters()
     }
 
     /// A sentence passes twice, in one batch with itself: dropout makes the two views.
@@ -49,10 +51,6 @@ impl Learner for TextModel {
         let z = embed(&first.twice()?)?;
         Ok((z.f_narrow(0, 0, n)?, z.f_narrow(0, n, n)?))
     }
-
-    fn fault(&self, _: &(Tokens, Option<Tokens>)) -> Result<Option<String>> {
-        Ok(None)
-    }
 }
 
 impl Task for Text {
@@ -62,34 +60,36 @@ impl Task for Text {
 
     const UNIT: &'static str = "sentences";
     const OTHERS: &'static str = "other ones";
-    const LAYOUT: Layout = Layout::OneWay;
+
+    fn layout(config: &TextConfig) -> Layout {
+        if config.train.both_directions { Layout::BothWays } else { Layout::OneWay }
+    }
+
+    fn compared(config: &TextConfig) -> (usize, usize) {
+        let samples = config.train.batch_size;
+        match (config.train.both_directions, &config.data.hard_negative) {
+            (true, _) => (2 * samples, samples),
+            (false, Some(_)) => (samples, 2 * samples),
+            (false, None) => (samples, samples),
+        }
+    }
 
     fn open(config: &TextConfig) -> Result<Text> {
         let corpus = Arc::new(Corpus::open(&config.data)?);
         let monitor =
             config.eval.as_ref().map(|eval| sts::load(&eval.path, eval.split, eval.columns.as_ref())).transpose()?;
-        let positions = SentenceEncoder::positions(&config.model.path)?;
-        let tokenizer = TextTokenizer::load(&config.model.path, Some(config.model.max_length), positions)?;
+        let tokenizer = SentenceEncoder::tokenizer(&config.model)?;
         Ok(Text { corpus, tokenizer: Arc::new(tokenizer), monitor })
     }
 
     fn model(&self, config: &TextConfig, device: Device) -> Result<TextModel> {
-        let encoder = SentenceEncoder::to_train(&config.model.path, config.model.pooler, config.model.evaluated())?;
-        self.tokenizer.check_vocabulary(encoder.bert().config().vocab_size)?;
+        let encoder = SentenceEncoder::to_train(&config.model, &self.tokenizer)?;
         encoder.to_device(device)?;
         Ok(TextModel { encoder })
     }
 
-    fn spared(_: &TextModel) -> Vec<String> {
-        Vec::new()
-    }
-
     fn parts(model: &TextModel) -> Vec<(&'static str, &Store)> {
-        vec![("model", model.encoder.bert().store())]
-    }
-
-    fn load_weights(_: &Plan<Text>) -> Result<Vec<String>> {
-        Ok(Vec::new())
+        vec![("model", model.encoder.store())]
     }
 
     fn samples(&self) -> usize {
@@ -109,8 +109,9 @@ impl Task for Text {
         0
     }
 
-    fn source(&self, _: &TextConfig) -> Result<(Sentences, usize)> {
-        Ok((Sentences::new(self.corpus.clone(), self.tokenizer.clone()), THREADS))
+    fn source(&self, config: &TextConfig) -> Result<(Sentences, usize)> {
+        let group_by_length = config.train.group_by_length;
+        Ok((Sentences::new(self.corpus.clone(), self.tokenizer.clone(), group_by_length), THREADS))
     }
 
     fn on_device(batch: &TextBatch, device: Device) -> Result<(Tokens, Option<Tokens>)> {
@@ -123,8 +124,9 @@ impl Task for Text {
     }
 
     fn probe(batch: &TextBatch, samples: i64) -> Result<(Tokens, Option<Tokens>)> {
-        let second = batch.second.as_ref().map(|tokens| tokens.first(samples)).transpose()?;
-        Ok((batch.first.first(samples)?, second))
+        let all = batch.indices.len() as i64;
+        let second = batch.second.as_ref().map(|tokens| tokens.first(samples, all)).transpose()?;
+        Ok((batch.first.first(samples, all)?, second))
     }
 
     fn evaluate(plan: &Plan<Text>, step: u64) -> Result<Option<(&'static str, f64)>> {
@@ -132,32 +134,52 @@ impl Task for Text {
         if !step.is_multiple_of(config.every_steps) && step != plan.total_steps() {
             return Ok(None);
         }
-        let sentences: Vec<&str> = set.pairs().flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect();
+        let sentences = set.sentences();
         let (encoder, tokenizer) = (&plan.stepper.model.encoder, &plan.task.tokenizer);
-        let embeddings = embed(encoder, tokenizer, &sentences, DEFAULT_BATCH, plan.device, &mut |_, _| ())?;
-        let found = evaluate(&Gold::of(set), &cosines_of_pairs(&embeddings)?)?;
-        // Where all predictions are the same there is no correlation, and nothing worse.
-        Ok(Some(("spearman", found.all.spearman.unwrap_or(-1.0))))
+        let bar = progress_bar("sentences");
+        let embeddings = embed(encoder, tokenizer, &sentences, DEFAULT_BATCH, plan.device, &mut |done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        let (a, b) = sides(&embeddings?)?;
+        let found = evaluate(&Gold::of(set), &similarities(&a, &b)?)?.all;
+        if let Some(reason) = &found.reason {
+            eprintln!("note: no Spearman after step {step}: {reason}");
+        }
+        Ok(found.spearman.map(|spearman| ("spearman", spearman)))
     }
 
-    /// What of the corpus was left out.
-    fn write_notes(plan: &Plan<Text>, _: &RunFolder) -> Result<()> {
-        eprintln!("{}", plan.task.corpus.report());
-        Ok(())
+    /// What the corpus has, and what of it was left out.
+    fn write_notes(plan: &Plan<Text>, folder: &RunFolder) -> Result<()> {
+        let report = plan.task.corpus.report();
+        eprintln!("{report}");
+        let json = serde_json::to_string_pretty(report).map_err(|e| Error::Input(format!("corpus.json: {e}")))?;
+        write_bytes(&folder.corpus(), json + "\n")
     }
 
-    fn write_pictures(_: &Plan<Text>, _: &RunFolder) -> Result<()> {
-        Ok(())
+    /// A folder that transformers and sentence-transformers open, and another with the weights of the best state, where one is kept.
+    fn write_weights(plan: &mut Plan<Text>, folder: &RunFolder) -> Result<()> {
+        let config = plan.config.model.clone();
+        let encoder = &mut plan.stepper.model.encoder;
+        if folder.best().is_file() {
+            let last: Vec<Tensor> = encoder.store().state_dict().iter().map(|(_, t)| t.copy()).collect();
+            encoder.take(&folder.best())?;
+            encoder.save(&config.path, &folder.best_model(), config.max_length, plan.device)?;
+            let _guard = tch::no_grad_guard();
+            for ((_, t), last) in encoder.store().state_dict().iter_mut().zip(&last) {
+                t.f_copy_(last)?;
+            }
+        }
+        // Last: that it is there says that the run has ended.
+        encoder.save(&config.path, &folder.model(), config.max_length, plan.device)
     }
 
-    /// A folder that transformers and sentence-transformers open.
-    fn write_weights(plan: &Plan<Text>, folder: &RunFolder) -> Result<()> {
-        let (encoder, config) = (&plan.stepper.model.encoder, &plan.config.model);
-        encoder.save(&config.path, &folder.model(), config.max_length)
+    fn name(plan: &Plan<Text>) -> String {
+        plan.stepper.model.encoder.name()
     }
 
-    fn describe(plan: &Plan<Text>) -> (String, i64) {
-        let config = plan.stepper.model.encoder.bert().config();
-        (format!("bert, {} layers", config.num_hidden_layers), config.hidden_size)
+    fn features(plan: &Plan<Text>) -> Option<i64> {
+        plan.stepper.model.encoder.width()
     }
 }

@@ -77,7 +77,10 @@ impl Task for Vision {
 
     const UNIT: &'static str = "images";
     const OTHERS: &'static str = "of other names or classes";
-    const LAYOUT: Layout = Layout::TwoView;
+
+    fn layout(_: &VisionConfig) -> Layout {
+        Layout::TwoView
+    }
 
     fn open(config: &VisionConfig) -> Result<Vision> {
         let images = Arc::new(data::load(&config.data, Split::Pretrain)?);
@@ -194,7 +197,7 @@ impl Task for Vision {
     }
 
     /// Encoder and projector, each as safetensors and as a torch.save file, under the names of torchvision, timm and the authors.
-    fn write_weights(plan: &Plan<Vision>, folder: &RunFolder) -> Result<()> {
+    fn write_weights(plan: &mut Plan<Vision>, folder: &RunFolder) -> Result<()> {
         let model = &plan.stepper.model.model;
         for (name, store) in [("encoder", model.encoder.store()), ("projector", model.projector.store())] {
             let path = folder.checkpoints().join(name);
@@ -205,8 +208,12 @@ impl Task for Vision {
         Ok(())
     }
 
-    fn describe(plan: &Plan<Vision>) -> (String, i64) {
-        (plan.config.model.encoder.name().to_string(), plan.stepper.model.model.encoder.features())
+    fn name(plan: &Plan<Vision>) -> String {
+        plan.config.model.encoder.name().to_string()
+    }
+
+    fn features(plan: &Plan<Vision>) -> Option<i64> {
+        Some(plan.stepper.model.model.encoder.features())
     }
 }
 

@@ -54,14 +54,16 @@ impl Tokens {
         Ok(Tokens { ids: Tensor::f_cat(&[&self.ids, &self.ids], 0)?, mask })
     }
 
-    /// The first so many sentences.
+    /// The first so many of every `of` sentences.
     ///
     /// # Errors
     /// Whatever LibTorch reports.
-    pub fn first(&self, count: i64) -> Result<Tokens> {
-        let count = count.min(self.ids.size()[0]);
-        let mask = self.mask.as_ref().map(|mask| mask.f_narrow(0, 0, count)).transpose()?;
-        Ok(Tokens { ids: self.ids.f_narrow(0, 0, count)?, mask })
+    pub fn first(&self, count: i64, of: i64) -> Result<Tokens> {
+        let chosen = |t: &Tensor| -> Result<Tensor> {
+            let groups = t.f_view([-1, of, t.size()[1]])?;
+            Ok(groups.f_narrow(1, 0, count.min(of))?.f_flatten(0, 1)?)
+        };
+        Ok(Tokens { ids: chosen(&self.ids)?, mask: self.mask.as_ref().map(chosen).transpose()? })
     }
 }
 
@@ -121,7 +123,7 @@ impl TextTokenizer {
     /// The tokenizer of `tokenizer.json`, or else of BERT's `vocab.txt`, with what `tokenizer_config.json` says.
     ///
     /// Sentences longer than `max_length` tokens, those around them included, are cut. Where it is not given, what
-    /// `sentence_bert_config.json` and then `tokenizer_config.json` say holds, at most `positions`, the longest that the model takes.
+    /// `weince.json`, `sentence_bert_config.json` and then `tokenizer_config.json` say holds, at most `positions`, the longest that the model takes.
     ///
     /// # Errors
     /// Files that are missing or damaged, a `max_length` below 3 or beyond `positions`, special tokens that the vocabulary lacks.
@@ -224,6 +226,11 @@ impl TextTokenizer {
         Ok(encoded.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
     }
 
+    /// The greatest id of a token.
+    pub fn greatest_id(&self) -> i64 {
+        self.tokenizer.get_vocab(true).values().max().map_or(0, |id| i64::from(*id))
+    }
+
     /// The most tokens of a sentence.
     pub fn max_length(&self) -> usize {
         self.max_length
@@ -245,13 +252,15 @@ impl TextTokenizer {
     }
 }
 
-/// The longest sentence as the folder says.
+/// The longest sentence as the folder says: this project's own file, sentence-transformers', transformers'.
 fn folder_length(folder: &Path, config: &TokenizerConfig) -> Result<Option<usize>> {
-    let file = folder.join("sentence_bert_config.json");
-    if file.exists() {
-        let said: Map<String, Value> = read_json(&file)?;
-        if let Some(length) = said.get("max_seq_length").and_then(Value::as_u64) {
-            return Ok(Some(length as usize));
+    for (name, key) in [("weince.json", "max_length"), ("sentence_bert_config.json", "max_seq_length")] {
+        let file = folder.join(name);
+        if file.exists() {
+            let said: Map<String, Value> = read_json(&file)?;
+            if let Some(length) = said.get(key).and_then(Value::as_u64) {
+                return Ok(Some(length as usize));
+            }
         }
     }
     // Where there is no limit, transformers writes 1e30.

@@ -87,8 +87,9 @@ impl Source for AugmentedImages {
     type Bench = Bench;
 
     /// An image is decoded once for both of its views.
-    fn make(&self, seed: u64, position: Position, samples: &[u32], bench: &mut Bench) -> Result<Batch> {
+    fn make(&self, sampler: &Sampler, position: Position, order: &[u32], bench: &mut Bench) -> Result<Batch> {
         let Position { epoch, step } = position;
+        let samples = sampler.step(order, step);
         let size = self.views.size();
         let length = 3 * size * size;
         let Bench { decoder, canvas, numbers } = bench;
@@ -96,7 +97,7 @@ impl Source for AugmentedImages {
         for (place, sample) in samples.iter().enumerate() {
             let image = self.set.image(*sample as usize, decoder)?;
             for (view, numbers) in (0..).zip(numbers.iter_mut()) {
-                let key = [seed, epoch, u64::from(*sample)];
+                let key = [sampler.seed(), epoch, u64::from(*sample)];
                 self.views.make(image, key, view, canvas, &mut numbers[place * length..][..length]);
             }
         }

@@ -4,7 +4,8 @@
 //! - The STS Benchmark: `sts-train.csv`, `sts-dev.csv` and `sts-test.csv`. Tab-separated, without a header, and quotes are
 //!   characters like others: genre, file, year, number, score, both sentences, and in some rows sources or licences.
 //! - STS 2012 to 2016 as SentEval lays them out: a folder with `STS.input.NAME.txt` (two sentences a line, with a tab between
-//!   them) and `STS.gs.NAME.txt` (a score a line; an empty line where the pair was not judged) for each subset NAME.
+//!   them) and `STS.gs.NAME.txt` (a score a line; an empty line where the pair was not judged) for each subset NAME. Also as
+//!   the task of 2016 published its files: names begin with `STS2016`, and both sentences' sources follow them.
 //! - SICK: `SICK_train.txt`, `SICK_trial.txt` and `SICK_test_annotated.txt`, tab-separated with a header.
 //! - Any TSV or CSV file with a header, and JSON lines.
 //!
@@ -56,9 +57,10 @@ pub struct StsSet {
 }
 
 impl StsSet {
-    /// All pairs, subset by subset.
-    pub fn pairs(&self) -> impl Iterator<Item = &StsPair> {
-        self.subsets.iter().flat_map(|subset| &subset.pairs)
+    /// The sentences of all pairs, subset by subset: first sentence and second sentence take turns.
+    pub fn sentences(&self) -> Vec<&str> {
+        let pairs = self.subsets.iter().flat_map(|subset| &subset.pairs);
+        pairs.flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect()
     }
 }
 
@@ -92,15 +94,18 @@ pub fn load(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<S
         names.push(entry.map_err(Error::io(path, "cannot list"))?.file_name().to_string_lossy().into_owned());
     }
     names.sort();
-    let inputs: Vec<&str> = names.iter().filter_map(|n| n.strip_prefix("STS.input.")?.strip_suffix(".txt")).collect();
-    if !inputs.is_empty() {
-        if columns.is_some() {
-            return Err(Error::Config(format!(
-                "{}: columns are named, but the files STS.input.*.txt of this folder have no header; leave the names out",
-                path.display()
-            )));
+    for prefix in ["STS", "STS2016"] {
+        let begin = format!("{prefix}.input.");
+        let inputs: Vec<&str> = names.iter().filter_map(|n| n.strip_prefix(&begin)?.strip_suffix(".txt")).collect();
+        if !inputs.is_empty() {
+            if columns.is_some() {
+                return Err(Error::Config(format!(
+                    "{}: columns are named, but the files {prefix}.input.*.txt of this folder have no header; leave the names out",
+                    path.display()
+                )));
+            }
+            return senteval(path, prefix, &inputs, &names);
         }
-        return senteval(path, &inputs, &names);
     }
     for files in [STS_B, SICK] {
         let found: Vec<&str> = files.into_iter().filter(|file| names.iter().any(|name| name == file)).collect();
@@ -156,20 +161,23 @@ fn sts_b(line: &str) -> std::result::Result<StsPair, String> {
     pair(row[5], row[6], row[4])
 }
 
-/// A folder of SentEval's: `inputs` are the subsets that have sentences, `names` all files.
-fn senteval(folder: &Path, inputs: &[&str], names: &[String]) -> Result<StsSet> {
+/// A folder of SentEval's: `inputs` are the subsets that have sentences, `names` all files, which begin with `prefix`.
+fn senteval(folder: &Path, prefix: &str, inputs: &[&str], names: &[String]) -> Result<StsSet> {
     let whole = || std::fs::canonicalize(folder).ok().and_then(|path| Some(path.file_name()?.to_os_string()));
     let name = folder.file_name().map(|name| name.to_os_string()).or_else(whole).unwrap_or_default();
     let name = name.to_string_lossy().into_owned();
     let official = SENTEVAL.iter().find(|(folder, _)| *folder == name).map(|(_, subsets)| *subsets);
     let subsets = official.unwrap_or(inputs);
-    let files = subsets.iter().flat_map(|s| [format!("STS.input.{s}.txt"), format!("STS.gs.{s}.txt")]);
+    let files = subsets.iter().flat_map(|s| [format!("{prefix}.input.{s}.txt"), format!("{prefix}.gs.{s}.txt")]);
     let missing: Vec<String> = files.filter(|file| !names.contains(file)).collect();
     if !missing.is_empty() {
         return Err(Error::data(
             folder,
             None,
-            format!("has no {}; expected STS.input.NAME.txt and STS.gs.NAME.txt of each subset", missing.join(", no ")),
+            format!(
+                "has no {}; expected {prefix}.input.NAME.txt and {prefix}.gs.NAME.txt of each subset",
+                missing.join(", no ")
+            ),
         ));
     }
     if let Some(extra) = inputs.iter().find(|subset| !subsets.contains(subset)) {
@@ -177,18 +185,18 @@ fn senteval(folder: &Path, inputs: &[&str], names: &[String]) -> Result<StsSet> 
             folder,
             None,
             format!(
-                "has STS.input.{extra}.txt, which SentEval's {name} has not: figures over it could not be compared; take it out, or give \
+                "has {prefix}.input.{extra}.txt, which SentEval's {name} has not: figures over it could not be compared; take it out, or give \
                  the folder another name to read all that it has"
             ),
         ));
     }
-    let subsets = subsets.iter().map(|subset| senteval_subset(folder, subset)).collect::<Result<_>>()?;
+    let subsets = subsets.iter().map(|subset| senteval_subset(folder, prefix, subset)).collect::<Result<_>>()?;
     Ok(StsSet { name, subsets })
 }
 
-fn senteval_subset(folder: &Path, name: &str) -> Result<StsSubset> {
-    let input = Text::read(&folder.join(format!("STS.input.{name}.txt")))?;
-    let gold = Text::read(&folder.join(format!("STS.gs.{name}.txt")))?;
+fn senteval_subset(folder: &Path, prefix: &str, name: &str) -> Result<StsSubset> {
+    let input = Text::read(&folder.join(format!("{prefix}.input.{name}.txt")))?;
+    let gold = Text::read(&folder.join(format!("{prefix}.gs.{name}.txt")))?;
     let (rows, scores) = (input.lines(), gold.all_lines());
     // Empty lines at the end of the scores may stand for pairs without one, so that only those beyond the pairs are left out.
     if scores.len() < rows.len() || scores[rows.len()..].iter().any(|score| !score.trim().is_empty()) {
@@ -202,8 +210,11 @@ fn senteval_subset(folder: &Path, name: &str) -> Result<StsSubset> {
     let (mut pairs, mut unscored) = (Vec::new(), 0);
     for (i, (row, score)) in rows.iter().zip(scores).enumerate() {
         let row: Vec<&str> = row.split('\t').collect();
-        let [a, b] = row[..] else {
-            let message = format!("has {}; expected two sentences with a tab between them", columns_of(row.len()));
+        let (&[a, b] | &[a, b, _, _]) = &row[..] else {
+            let message = format!(
+                "has {}; expected two sentences with a tab between them, and perhaps a source for each",
+                columns_of(row.len())
+            );
             return Err(input.fault_at(i + 1, message));
         };
         if score.trim().is_empty() {

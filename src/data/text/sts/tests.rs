@@ -130,7 +130,10 @@ fn sentevals_folders() {
     let e = fails("STS.input.SMT.txt", Some("a\tb\n"));
     assert!(e.starts_with("FOLDER: has STS.input.SMT.txt, which SentEval's STS13-en-test has not"), "{e}");
     let e = fails("STS.input.OnWN.txt", Some("a\tb\nc\td\te\n"));
-    assert_eq!(e, "STS.input.OnWN.txt: line 2: has 3 columns; expected two sentences with a tab between them");
+    assert_eq!(
+        e,
+        "STS.input.OnWN.txt: line 2: has 3 columns; expected two sentences with a tab between them, and perhaps a source for each"
+    );
     let e = fails("STS.input.OnWN.txt", Some("a\tb\n\tc\n"));
     assert_eq!(e, "STS.input.OnWN.txt: line 2: the first sentence is empty; expected text");
     let e = fails("STS.gs.headlines.txt", Some("1\n\nx\n\n"));
@@ -143,6 +146,14 @@ fn sentevals_folders() {
     );
     let e = fails("STS.gs.OnWN.txt", Some("\n\n"));
     assert_eq!(e, "STS.gs.OnWN.txt: has no score for any of 2 pairs; expected at least one");
+    // The task's own files of 2016: another name, and a source for each sentence.
+    let files = [("STS2016.input.plagiarism.txt", "a\tb\tx\ty\nc\td\tx\tz\n"), ("STS2016.gs.plagiarism.txt", "5\n\n")];
+    let (_root, own) = folder("sts2016-english-with-gs-v1.0", &files);
+    let set = load(&own, StsSplit::Test, None).unwrap();
+    assert_eq!(
+        (&set.subsets[0].name[..], &set.subsets[0].pairs, set.subsets[0].unscored),
+        ("plagiarism", &pairs(&[("a", "b", 5.0)]), 1)
+    );
     let columns = Columns { a: "a".into(), b: "b".into(), score: "c".into() };
     assert!(load(&path, StsSplit::Test, Some(&columns)).unwrap_err().to_string().contains("have no header"));
 }
