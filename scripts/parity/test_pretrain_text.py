@@ -306,7 +306,12 @@ def test_what_cannot_be_run_is_refused(change, says, tmp_path):
 
 def test_killed_runs_resume_to_the_bit(tmp_path):
     config, _ = prepared(tmp_path, "cls", hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    config.write_text(config.read_text().replace("epochs: 2", "epochs: 8").replace("keep: 100", "keep: 2"))
+    changes = {"epochs: 2": "epochs: 8", "keep: 100": "keep: 2", "log_every: 1": "log_every: 1, group_by_length: true"}
+    text = config.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    config.write_text(text)
     command = [sys.executable, ROOT / "scripts/kill_and_resume.py", "--kills", "5", "--folder", tmp_path / "runs", "--config", config]
     done = subprocess.run([*command, "--binary", BIN / "pretrain-text"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,7 +2,8 @@
 
 use super::at_least_one;
 use super::checkpoint::{BestBy, CheckpointConfig};
-use super::loss::LossConfig;
+use super::kind::read_named;
+use super::loss::{InfonceConfig, LossConfig};
 use super::optim::{OptimConfig, ScheduleConfig};
 use super::precision::Precision;
 use super::run::{Common, RunConfig};
@@ -11,7 +12,9 @@ use super::text_data::CorpusConfig;
 use super::text_model::TextModelConfig;
 use super::vision::ten;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_yaml::{Mapping, Value};
 use tch::Device;
 
 /// Everything that decides a run. What is written to `config.resolved.yaml` has every default filled in.
@@ -25,7 +28,9 @@ pub struct TextConfig {
     pub data: CorpusConfig,
     /// The encoder to train on.
     pub model: TextModelConfig,
-    /// The contrastive loss.
+    /// The contrastive loss; InfoNCE unless given. What is not given of it is as in SimCSE and not as for images: a temperature of
+    /// 0.05, and with WEINCE a tail of a fifth of the negatives and at least 10, since a batch of 64 has 63.
+    #[serde(default = "infonce", deserialize_with = "loss_of_text")]
     pub loss: LossConfig,
     /// The optimizer.
     pub optim: OptimConfig,
@@ -46,6 +51,26 @@ pub struct TextConfig {
     /// Evaluation while training; none unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<StsConfig>,
+}
+
+fn infonce() -> LossConfig {
+    LossConfig::Infonce(InfonceConfig { temperature: TEMPERATURE })
+}
+
+/// SimCSE's.
+const TEMPERATURE: f64 = 0.05;
+
+/// A loss with the defaults of text.
+fn loss_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<LossConfig, D::Error> {
+    let mut value = Value::deserialize(deserializer)?;
+    if let Value::Mapping(map) = &mut value {
+        map.entry("temperature".into()).or_insert(TEMPERATURE.into());
+        if map.get("kind").and_then(Value::as_str) == Some("weince") {
+            let tail = Mapping::from_iter([("fraction".into(), 0.2.into()), ("min_points".into(), 10.into())]);
+            map.entry("tail".into()).or_insert(tail.into());
+        }
+    }
+    read_named(value).map_err(D::Error::custom)
 }
 
 /// Length and batches of a run.
@@ -119,5 +144,32 @@ impl RunConfig for TextConfig {
             precision: self.precision,
             tf32: self.tf32,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    fn loss(given: &str) -> Result<LossConfig> {
+        let rest = "data: {path: a.txt}\nmodel: {path: m, pooler: cls}\noptim: {kind: adamw, lr: 1e-3}\ntrain: {epochs: 1, batch_size: 64}";
+        Ok(parse::<TextConfig>(&format!("{given}\n{rest}"), "c.yaml", &[])?.loss)
+    }
+
+    #[test]
+    fn a_loss_has_the_defaults_of_text() {
+        let expected: LossConfig = parse("{kind: infonce, temperature: 0.05}", "", &[]).unwrap();
+        assert_eq!(loss("").unwrap(), expected);
+        assert_eq!(loss("loss: {kind: infonce}").unwrap(), expected);
+        let weince = |more: &str| parse::<LossConfig>(&format!("{{kind: weince{more}}}"), "", &[]).unwrap();
+        let tail = ", tail: {fraction: 0.2, min_points: 10}";
+        assert_eq!(loss("loss: {kind: weince}").unwrap(), weince(&format!(", temperature: 0.05{tail}")));
+        assert_eq!(loss("loss: {kind: weince, temperature: 0.1, tail: {}}").unwrap(), weince(", temperature: 0.1"));
+        let e = loss("loss: {kind: weince, gate: {margn: 3}}").unwrap_err().to_string();
+        assert!(e.contains("c.yaml: loss: gate.margn: ") && e.contains("did you mean `margin`?"), "{e}");
+        let e = loss("loss: {kind: wince}").unwrap_err().to_string();
+        assert!(e.contains("loss") && e.contains("did you mean `weince`?"), "{e}");
+        assert!(loss("loss:").unwrap_err().to_string().contains("give its `kind`"));
     }
 }

@@ -114,6 +114,14 @@ impl Loss {
         &self.config
     }
 
+    /// How many of so many negatives an anchor's tail has; none where the loss estimates no tail.
+    pub fn tail_points(&self, negatives: usize) -> Option<usize> {
+        match &self.config {
+            LossConfig::Weince(c) => Some(tail::points(negatives as i64, c.tail.fraction, c.tail.min_points) as usize),
+            LossConfig::Infonce(_) | LossConfig::Reference(_) => None,
+        }
+    }
+
     /// Who is compared with whom.
     pub fn layout(&self) -> Layout {
         self.layout

@@ -54,6 +54,7 @@ impl TrainArgs {
         }
         let plan = Plan::<T>::new(&config, device)?;
         eprintln!("{}", plan.headline(&run_dir));
+        plan.note().inspect(|note| eprintln!("{note}"));
         let summary = plan
             .pretrain(&run_dir, self.resume)
             .map_err(|e| anyhow::Error::from(e).context(format!("run {}", run_dir.display())))?;

@@ -6,6 +6,7 @@ use super::task::Task;
 use crate::config::run::RunConfig;
 use crate::device;
 use crate::error::Result;
+use crate::loss::Layout;
 use std::path::Path;
 use tch::Device;
 
@@ -27,6 +28,17 @@ impl<T: Task> Plan<T> {
             device::name(self.device),
             run_dir.display()
         )
+    }
+
+    /// What a user should know of the loss before it starts: that most of its negatives count as their tail.
+    pub fn note(&self) -> Option<String> {
+        let (_, candidates) = T::compared(&self.config);
+        let negatives = candidates - if T::layout(&self.config) == Layout::TwoView { 2 } else { 1 };
+        let points = self.stepper.loss.tail_points(negatives).filter(|points| 3 * points > negatives)?;
+        Some(format!(
+            "note: {points} of an anchor's {negatives} negatives count as its tail, by loss.tail; a larger batch or fewer points make \
+             it one"
+        ))
     }
 
     /// The resolved configuration, and as comments the run's size on `device`: parameters, steps, memory. The plan itself
