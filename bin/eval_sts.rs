@@ -147,7 +147,7 @@ fn open(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextToke
 /// Those of a run, which a state is read into where it has not ended, or another is wanted.
 fn open_run(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextTokenizer)> {
     let run = RunFolder::open(folder)?;
-    let mut config: TextConfig = weince::config::load(&run.config(), &[])?;
+    let mut config: TextConfig = run.read_config()?;
     if args.checkpoint.is_none() && run.has_ended() {
         return open(&run.model(), args);
     }

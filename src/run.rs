@@ -1,6 +1,9 @@
 //! The run folder: one folder holds all that a run was told, did and left.
 
 use crate::checkpoint::{Series, write_bytes};
+use crate::config::run::RunConfig;
+use crate::config::text::TextConfig;
+use crate::config::vision::VisionConfig;
 use crate::error::{Error, Result};
 use crate::lock::try_lock;
 use crate::machine::Cpu;
@@ -16,6 +19,11 @@ const FINAL_WEIGHTS: [&str; 4] = ["encoder.safetensors", "encoder.pt", "projecto
 
 /// The weights of a text run in `model/`: of a BERT, or of a TorchScript module.
 const MODELS: [&str; 2] = ["model.safetensors", "encoder.pt"];
+
+/// Whether a run's configuration is one of text.
+pub(crate) fn is_of_text(tree: &serde_yaml::Value) -> bool {
+    tree.get("model").and_then(|model| model.get("path")).is_some()
+}
 
 /// A run's folder and the names of what is in it.
 #[derive(Debug, Clone)]
@@ -102,6 +110,24 @@ impl RunFolder {
     /// The configuration with every default filled in.
     pub fn config(&self) -> PathBuf {
         self.root.join("config.resolved.yaml")
+    }
+    /// Reads that configuration.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is damaged, or is of the other command's run.
+    pub fn read_config<C: RunConfig>(&self) -> Result<C> {
+        let path = self.config();
+        let tree: serde_yaml::Value = crate::config::load(&path, &[])?;
+        let command = if is_of_text(&tree) { TextConfig::COMMAND } else { VisionConfig::COMMAND };
+        if command != C::COMMAND {
+            return Err(Error::Config(format!(
+                "{}: this is a run of {command}, expected one of {}; runs on images are evaluated by eval-linear and eval-knn, runs on \
+                 text by eval-sts",
+                self.root.display(),
+                C::COMMAND
+            )));
+        }
+        crate::config::from_tree(tree, &path.display().to_string())
     }
     /// Versions, processor, device, command.
     pub fn environment(&self) -> PathBuf {

@@ -71,7 +71,7 @@ BOTH_WAYS = ("query_to_doc", "doc_to_query")
 
 
 @pytest.mark.parametrize("pooler, sides, directions", [
-    *((pooler, 1, ONE_WAY) for pooler in POOLERS), ("cls", 2, ONE_WAY), ("avg", 2, BOTH_WAYS), ("avg", 3, ONE_WAY), ("cls", 1, BOTH_WAYS),
+    *((pooler, 1, ONE_WAY) for pooler in POOLERS), ("cls", 2, ONE_WAY), ("avg", 2, BOTH_WAYS), ("avg", 3, ONE_WAY), ("avg", 3, BOTH_WAYS), ("cls", 1, BOTH_WAYS),
 ])
 def test_steps_are_those_of_a_plain_loop(pooler, sides, directions, tmp_path):
     config, examples = prepared(tmp_path, pooler, sides)

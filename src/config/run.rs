@@ -39,6 +39,9 @@ pub struct Common<'a> {
 
 /// The configuration of a run.
 pub trait RunConfig: Clone + Serialize + DeserializeOwned {
+    /// The command that runs it.
+    const COMMAND: &'static str;
+
     /// Checks values beyond their types.
     ///
     /// # Errors

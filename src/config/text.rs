@@ -11,7 +11,7 @@ use super::sts::StsConfig;
 use super::text_data::CorpusConfig;
 use super::text_model::TextModelConfig;
 use super::vision::ten;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_yaml::{Mapping, Value};
@@ -85,7 +85,7 @@ pub struct TextTrainConfig {
     #[serde(default = "ten")]
     pub log_every: u64,
     /// Whether second views are anchors too, with the first views as their candidates, and the loss is the mean over both directions;
-    /// false unless given, as in SimCSE.
+    /// false unless given, as in SimCSE. Hard negatives are candidates of the first views alone.
     #[serde(default)]
     pub both_directions: bool,
     /// Whether sentences of like length share a batch, which saves padding; false unless given. Of every 50 batches of the plain
@@ -100,14 +100,10 @@ pub struct TextTrainConfig {
 }
 
 impl RunConfig for TextConfig {
+    const COMMAND: &'static str = "pretrain-text";
+
     fn validate(&self) -> Result<()> {
         self.data.validate()?;
-        if let (Some(column), true) = (&self.data.hard_negative, self.train.both_directions) {
-            return Err(Error::Config(format!(
-                "train.both_directions: cannot be with data.hard_negative (`{column}`): hard negatives belong to first sentences, and \
-                 second ones have none; leave one of them out"
-            )));
-        }
         self.model.validate()?;
         if let Some(eval) = &self.eval {
             at_least_one("eval.every_steps", eval.every_steps)?;

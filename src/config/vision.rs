@@ -98,6 +98,8 @@ pub struct EvalConfig {
 }
 
 impl RunConfig for VisionConfig {
+    const COMMAND: &'static str = "pretrain-vision";
+
     fn validate(&self) -> Result<()> {
         self.data.validate()?;
         self.augment.validate()?;

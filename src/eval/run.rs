@@ -30,7 +30,7 @@ const BATCH: usize = 256;
 /// A folder that is no run, weights that do not fit the run's encoder, and what the data set or LibTorch report.
 pub fn inputs(folder: &Path, checkpoint: Option<&Path>, device: Device) -> Result<Inputs> {
     let folder = RunFolder::open(folder)?;
-    let config: VisionConfig = crate::config::load(&folder.config(), &[])?;
+    let config: VisionConfig = folder.read_config()?;
     config.validate()?;
     let weights = match checkpoint {
         Some(path) => path.to_path_buf(),

@@ -13,6 +13,11 @@ use tch::{Kind, Tensor};
 /// A loss with its statistics frozen at one batch.
 #[doc(hidden)]
 pub struct Frozen {
+    /// One matrix of similarities; both ways the second is that of the views changed about.
+    parts: Vec<FrozenPart>,
+}
+
+struct FrozenPart {
     shape: Shape,
     plan: Plan,
 }
@@ -22,14 +27,31 @@ impl Loss {
     #[doc(hidden)]
     pub fn freeze(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<Frozen> {
         let _guard = tch::no_grad_guard();
-        let (pairs, plan): (Pairs, Plan) = self.plan(z_i, z_j)?;
-        Ok(Frozen { shape: pairs.shape, plan })
+        let mut part = |z_i: &Tensor, z_j: &Tensor| -> Result<FrozenPart> {
+            let (pairs, plan): (Pairs, Plan) = self.plan(z_i, z_j)?;
+            Ok(FrozenPart { shape: pairs.shape, plan })
+        };
+        let mut parts = vec![part(z_i, z_j)?];
+        if parts[0].shape.layout == Layout::BothWays {
+            parts.push(part(&z_j.f_narrow(0, 0, z_i.size()[0])?, z_i)?);
+        }
+        Ok(Frozen { parts })
     }
 }
 
 impl Frozen {
     /// The loss at `z_i`, `z_j` as differentiable operations, 0-dim float64.
     pub fn loss(&self, z_i: &Tensor, z_j: &Tensor) -> Tensor {
+        let there = self.parts[0].loss(z_i, z_j);
+        match self.parts.get(1) {
+            Some(back) => (there + back.loss(&z_j.narrow(0, 0, z_i.size()[0]), z_i)) / 2.0,
+            None => there,
+        }
+    }
+}
+
+impl FrozenPart {
+    fn loss(&self, z_i: &Tensor, z_j: &Tensor) -> Tensor {
         let unit = |z: &Tensor| {
             let z = z.to_kind(Kind::Double);
             let norm = z.norm_scalaropt_dim(2.0, [-1], true);
@@ -40,11 +62,7 @@ impl Frozen {
                 let u = unit(&Tensor::cat(&[z_i, z_j], 0));
                 u.mm(&u.tr())
             }
-            Layout::OneWay => unit(z_i).mm(&unit(z_j).tr()),
-            Layout::BothWays => {
-                let one_way = unit(z_i).mm(&unit(z_j).tr());
-                Tensor::cat(&[&one_way, &one_way.tr()], 0)
-            }
+            Layout::OneWay | Layout::BothWays => unit(z_i).mm(&unit(z_j).tr()),
         };
         self.plan
             .terms

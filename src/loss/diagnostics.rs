@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 /// Statistics of one batch, on its device and without gradient; reading them is what synchronises.
 ///
 /// # Shapes
-/// Per-anchor tensors are float64 `[A]`, A = 2N with two views (view i first) and N one way. What a loss has no meaning for
+/// Per-anchor tensors are float64 `[A]`, A = 2N with two views and both ways (view i first) and N one way. What a loss has no meaning for
 /// is none.
 #[derive(Debug)]
 pub struct Diagnostics {
@@ -87,6 +87,29 @@ impl Diagnostics {
         self.batch_beta = Some(scalar(&batch.beta));
         self.batch_slope = batch.slope.as_ref().map(scalar);
         self.batch_r2 = batch.r2.as_ref().map(scalar);
+    }
+
+    /// Of the same samples the other way: per anchor these behind those, of the batch's the means; duplicates are counted both ways.
+    pub(super) fn with(self, back: Diagnostics) -> Diagnostics {
+        let both = |a: Option<Tensor>, b: Option<Tensor>, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| Some(f(&a?, &b?));
+        let behind = |a: &Tensor, b: &Tensor| Tensor::cat(&[a, b], 0);
+        let mean = |a: &Tensor, b: &Tensor| (a + b) / 2.0;
+        Diagnostics {
+            lambda: both(self.lambda, back.lambda, &behind),
+            lambda_rho: both(self.lambda_rho, back.lambda_rho, &behind),
+            lambda_aic: both(self.lambda_aic, back.lambda_aic, &behind),
+            rho: behind(&self.rho, &back.rho),
+            beta: both(self.beta, back.beta, &behind),
+            slope: both(self.slope, back.slope, &behind),
+            delta_aic: both(self.delta_aic, back.delta_aic, &behind),
+            r2: both(self.r2, back.r2, &behind),
+            pivot: both(self.pivot, back.pivot, &mean),
+            batch_beta: both(self.batch_beta, back.batch_beta, &mean),
+            batch_slope: both(self.batch_slope, back.batch_slope, &mean),
+            batch_r2: both(self.batch_r2, back.batch_r2, &mean),
+            zero_rows: self.zero_rows,
+            near_duplicates: self.near_duplicates + back.near_duplicates,
+        }
     }
 
     /// Names of the entries of [`Diagnostics::scalars`].

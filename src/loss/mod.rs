@@ -66,8 +66,8 @@ pub enum Layout {
     /// Anchors are the first views, candidates the second ones: N - 1 negatives. SimCSE's. Further candidates may follow the
     /// second views, such as a hard negative of each sample; to every anchor all of them are negatives.
     OneWay,
-    /// [`Layout::OneWay`] once more with the views changed about; the loss is the mean over both, the batch's statistics are over
-    /// the 2N anchors, first views first. CLIP's.
+    /// The mean of [`Layout::OneWay`] and of the same with the views changed about, each with its own statistics: CLIP's. Further
+    /// candidates are there for the first views alone. A moving average moves twice.
     BothWays,
 }
 
@@ -159,31 +159,41 @@ impl Loss {
     /// [`Loss::check_finite`] does that.
     ///
     /// # Shapes
-    /// `z_i`, `z_j` [N, d], row n of both from sample n; not normalised. With [`Layout::OneWay`] `z_j` may be [C, d], its rows
-    /// from N on further candidates.
+    /// `z_i`, `z_j` [N, d], row n of both from sample n; not normalised. But with two views, `z_j` may be [C, d], its rows from
+    /// N on further candidates.
     ///
     /// # Errors
     /// Shapes, kinds or devices that do not fit; a batch of one sample where negatives are needed; what LibTorch reports.
     pub fn forward(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<LossOutput> {
         let with_gradient = z_i.requires_grad() || z_j.requires_grad();
         let guard = tch::no_grad_guard();
-        let (pairs, plan) = self.plan(z_i, z_j)?;
-        let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
-        let value = evaluated.loss.to_kind(working_kind(z_i.kind()));
-        let product = plan.cap.product_kind(working_kind(z_i.kind()));
-        let gradients = evaluated.gradient.map(|g| pairs.pull_back(&g, product)).transpose()?;
+        let samples = check_embeddings(self.layout, z_i, z_j)?;
+        let mut part = self.part(z_i, z_j, with_gradient)?;
+        if self.layout == Layout::BothWays {
+            let back = self.part(&z_j.f_narrow(0, 0, samples)?, z_i, with_gradient)?;
+            part = part.mean_with(back, samples)?;
+        }
         drop(guard);
-        let loss = match gradients {
+        let value = part.loss.to_kind(working_kind(z_i.kind()));
+        let loss = match part.gradients {
             Some((g_i, g_j)) => known_gradient(z_i, z_j, &value, &g_i.to_kind(z_i.kind()), &g_j.to_kind(z_j.kind()))?,
             None => value,
         };
-        Ok(LossOutput { loss, diagnostics: plan.diagnostics })
+        Ok(LossOutput { loss, diagnostics: part.diagnostics })
+    }
+
+    /// One matrix of similarities, from end to end.
+    fn part(&mut self, z_i: &Tensor, z_j: &Tensor, with_gradient: bool) -> Result<Part> {
+        let (pairs, plan) = self.plan(z_i, z_j)?;
+        let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
+        let product = plan.cap.product_kind(working_kind(z_i.kind()));
+        let gradients = evaluated.gradient.map(|g| pairs.pull_back(&g, product)).transpose()?;
+        Ok(Part { loss: evaluated.loss, gradients, diagnostics: plan.diagnostics })
     }
 
     /// Pairs and terms of a batch; to be called without gradient recording.
     fn plan(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<(Pairs, Plan)> {
-        let (samples, others) = check_embeddings(self.layout, z_i, z_j)?;
-        let shape = Shape::new(self.layout, samples, others, z_i.device());
+        let shape = Shape::new(self.layout, z_i.size()[0], z_j.size()[0], z_i.device());
         let working = working_kind(z_i.kind());
         let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, product, working);
         match &mut self.kind {
@@ -229,6 +239,29 @@ impl Loss {
     }
 }
 
+/// What one matrix of similarities gives: the loss and the gradients of both sides, in float64.
+struct Part {
+    loss: Tensor,
+    gradients: Option<(Tensor, Tensor)>,
+    diagnostics: Diagnostics,
+}
+
+impl Part {
+    /// The mean with the part whose views are changed about; of this one's second view, `samples` rows are its anchors.
+    fn mean_with(self, back: Part, samples: i64) -> Result<Part> {
+        let gradients = match (self.gradients, back.gradients) {
+            (Some((mut g_i, mut g_j)), Some((back_j, back_i))) => {
+                let _ = g_i.f_add_(&back_i)?.f_mul_scalar_(0.5)?;
+                let _ = g_j.f_narrow(0, 0, samples)?.f_add_(&back_j)?;
+                Some((g_i, g_j.f_mul_scalar_(0.5)?))
+            }
+            _ => None,
+        };
+        let loss = self.loss.f_add(&back.loss)?.f_mul_scalar(0.5)?;
+        Ok(Part { loss, gradients, diagnostics: self.diagnostics.with(back.diagnostics) })
+    }
+}
+
 fn describe_rows(name: &str, rows: &[i64], all: i64) -> String {
     const SHOWN: usize = 20;
     if rows.len() as i64 == all {
@@ -249,17 +282,19 @@ fn constant(value: f64, like: &Tensor) -> Tensor {
     Tensor::full([1, 1], value, (Kind::Double, like.device()))
 }
 
-/// Refuses what is no batch of embeddings; returns the rows of the two views.
-fn check_embeddings(layout: Layout, z_i: &Tensor, z_j: &Tensor) -> Result<(i64, i64)> {
+/// Refuses what is no batch of embeddings; returns the number of samples.
+fn check_embeddings(layout: Layout, z_i: &Tensor, z_j: &Tensor) -> Result<i64> {
     let describe = |z: &Tensor| format!("{:?} {:?} on {:?}", z.size(), z.kind(), z.device());
     let refuse = |what: &str| Err(Error::Input(format!("{what}, found z_i {}, z_j {}", describe(z_i), describe(z_j))));
     let (&[samples, width], &[others, other_width]) = (&z_i.size()[..], &z_j.size()[..]) else {
         return refuse("embeddings: expected two matrices [N, d] of the same shape");
     };
-    if width != other_width || others < samples || others > samples && layout != Layout::OneWay {
+    if width != other_width || others < samples || others > samples && layout == Layout::TwoView {
         return refuse(match layout {
-            Layout::OneWay => "embeddings: expected two matrices, [N, d] and, with further candidates, [C, d]",
-            Layout::TwoView | Layout::BothWays => "embeddings: expected two matrices [N, d] of the same shape",
+            Layout::TwoView => "embeddings: expected two matrices [N, d] of the same shape",
+            Layout::OneWay | Layout::BothWays => {
+                "embeddings: expected two matrices, [N, d] and, with further candidates, [C, d]"
+            }
         });
     }
     if samples == 0 || width == 0 {
@@ -271,5 +306,5 @@ fn check_embeddings(layout: Layout, z_i: &Tensor, z_j: &Tensor) -> Result<(i64, 
     if z_i.device() != z_j.device() {
         return refuse("embeddings: expected one device");
     }
-    Ok((samples, others))
+    Ok(samples)
 }

@@ -117,18 +117,17 @@ impl Shape {
     pub fn new(layout: Layout, samples: i64, others: i64, device: Device) -> Shape {
         let (anchors, candidates, negatives) = match layout {
             Layout::TwoView => (2 * samples, 2 * samples, 2 * samples - 2),
-            Layout::OneWay => (samples, others, others - 1),
-            Layout::BothWays => (2 * samples, samples, samples - 1),
+            Layout::OneWay | Layout::BothWays => (samples, others, others - 1),
         };
         Shape { layout, samples, anchors, candidates, negatives, cached: device == Device::Cpu }
     }
 
-    /// The shape of the transposed matrix of similarities of first views with second ones; of its blocks only the rows tell.
+    /// The shape of the transposed matrix of similarities; one way its blocks tell only rows.
     fn transposed(&self) -> Shape {
         match self.layout {
             Layout::TwoView => *self,
             Layout::OneWay | Layout::BothWays => {
-                Shape { samples: self.candidates, anchors: self.candidates, candidates: self.samples, ..*self }
+                Shape { samples: self.candidates, anchors: self.candidates, candidates: self.anchors, ..*self }
             }
         }
     }
@@ -150,7 +149,7 @@ impl Shape {
                         let other_view = if view == 0 { self.samples } else { -self.samples };
                         Block { rows, positive: start + other_view, itself: Some(start) }
                     }
-                    Layout::OneWay | Layout::BothWays => Block { rows, positive: start - view, itself: None },
+                    Layout::OneWay | Layout::BothWays => Block { rows, positive: start, itself: None },
                 });
             }
         }
@@ -244,8 +243,7 @@ impl Pairs {
             false => Some(Block::buffer(&blocks, shape.candidates, product, device)?),
         };
         let mut positives = Vec::new();
-        // Both ways the second half of the anchors meets the first views, and has the transpose.
-        for block in blocks.into_iter().filter(|block| block.rows.start < rows.unit.size()[0]) {
+        for block in blocks {
             let mut narrow = block.of(&delta);
             let wide = buffer.as_ref().map_or_else(|| narrow.shallow_clone(), |buffer| block.part(buffer));
             let _ = block.of(&left).f_mm_out(&wide, &right)?;
@@ -255,11 +253,7 @@ impl Pairs {
             }
             block.fill_non_negatives(&narrow, ABSENT);
         }
-        let mut positive = Tensor::cat(&positives, 0).view([-1, 1]);
-        if shape.layout == Layout::BothWays {
-            delta.f_narrow(0, shape.samples, shape.samples)?.f_copy_(&delta.f_narrow(0, 0, shape.samples)?.f_tr()?)?;
-            positive = Tensor::f_cat(&[&positive, &positive], 0)?;
-        }
+        let positive = Tensor::cat(&positives, 0).view([-1, 1]);
         Ok(Pairs { shape, rows, columns, delta, positive })
     }
 
@@ -287,17 +281,11 @@ impl Pairs {
             let both = rows.pull_back(&product(&turned, sum, &rows, kind)?);
             return Ok((both.narrow(0, 0, shape.samples), both.narrow(0, shape.samples, shape.samples)));
         }
-        // Both ways the similarities are there twice, the second time transposed.
-        let mut once = g.f_narrow(0, 0, shape.samples)?;
-        if shape.layout == Layout::BothWays {
-            let _ = once.f_add_(&g.f_narrow(0, shape.samples, shape.samples)?.f_tr()?)?;
-        }
-        let upright = Shape { anchors: shape.samples, ..shape };
-        let panels = Panels::new(turned, &once, kind)?;
-        let (as_is, transposed) =
-            (|block: &Block| Ok(block.of(&once).to_kind(kind)), |block: &Block| panels.transposed(block));
+        let panels = Panels::new(turned, g, kind)?;
+        let as_is = |block: &Block| Ok(block.of(g).to_kind(kind));
+        let transposed = |block: &Block| panels.transposed(block);
         Ok((
-            rows.pull_back(&product(&upright, as_is, &columns, kind)?),
+            rows.pull_back(&product(&shape, as_is, &columns, kind)?),
             columns.pull_back(&product(&turned, transposed, &rows, kind)?),
         ))
     }

@@ -219,7 +219,7 @@ impl<T: Task> Plan<T> {
     /// Takes up the state of an earlier run, and gives its step.
     fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
         if folder.config().is_file() {
-            let before: T::Config = crate::config::load(&folder.config(), &[])?;
+            let before: T::Config = folder.read_config()?;
             self.refuse_changes(&before, folder.root())?;
         }
         let Some(step) = state::restore_newest(&folder.series(), self)? else {

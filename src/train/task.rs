@@ -27,13 +27,12 @@ pub trait Task: Sized {
     /// Who is compared with whom.
     fn layout(config: &Self::Config) -> Layout;
 
-    /// Anchors and candidates of a step.
+    /// Anchors and candidates that are compared at a time.
     fn compared(config: &Self::Config) -> (usize, usize) {
         let samples = config.common().batch_size;
         match Self::layout(config) {
             Layout::TwoView => (2 * samples, 2 * samples),
-            Layout::OneWay => (samples, samples),
-            Layout::BothWays => (2 * samples, samples),
+            Layout::OneWay | Layout::BothWays => (samples, samples),
         }
     }
 

@@ -67,11 +67,7 @@ impl Task for Text {
 
     fn compared(config: &TextConfig) -> (usize, usize) {
         let samples = config.train.batch_size;
-        match (config.train.both_directions, &config.data.hard_negative) {
-            (true, _) => (2 * samples, samples),
-            (false, Some(_)) => (samples, 2 * samples),
-            (false, None) => (samples, samples),
-        }
+        (samples, if config.data.hard_negative.is_some() { 2 * samples } else { samples })
     }
 
     fn open(config: &TextConfig) -> Result<Text> {

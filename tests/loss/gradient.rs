@@ -23,8 +23,13 @@ const CONFIGS: [&str; 13] = [
 ];
 
 /// Every layout, and whether further candidates follow the second views.
-const LAYOUTS: [(Layout, bool); 4] =
-    [(Layout::TwoView, false), (Layout::OneWay, false), (Layout::OneWay, true), (Layout::BothWays, false)];
+const LAYOUTS: [(Layout, bool); 5] = [
+    (Layout::TwoView, false),
+    (Layout::OneWay, false),
+    (Layout::OneWay, true),
+    (Layout::BothWays, false),
+    (Layout::BothWays, true),
+];
 
 /// The second views with a further candidate for each sample but one, of another draw.
 fn with_further(z_j: &Tensor, geometry: Geometry) -> Tensor {
