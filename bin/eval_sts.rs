@@ -34,7 +34,7 @@ struct Args {
     #[arg(long, value_name = "FILE", requires = "run")]
     checkpoint: Option<PathBuf>,
     /// A model's folder as transformers or sentence-transformers write it
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["embeddings", "run"], requires = "data")]
+    #[arg(long, value_name = "DIR", requires = "data")]
     model: Option<PathBuf>,
     /// Embeddings in place of a model: safetensors with `a` and `b` [n, d], and `score` with a number a row
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "data", "split", "columns", "pooler", "max_length", "save_embeddings"])]
@@ -60,7 +60,7 @@ struct Args {
     /// Where to keep the embeddings, in the form that --embeddings takes
     #[arg(long, value_name = "FILE")]
     save_embeddings: Option<PathBuf>,
-    /// Where to write the result and the whole protocol as JSON [default with --run alone: results/sts_SET.json there]
+    /// Where to write the result and the whole protocol as JSON [default with --run alone: results/sts_FOLDER_FILE.json there]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object instead of a table
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         record.insert("data".into(), pairs.data);
         record.insert("versions".into(), versions());
         let text = serde_json::to_string_pretty(&record)?;
-        if let Some(out) = target(&args, &pairs.name)? {
+        if let Some(out) = target(&args)? {
             write_bytes(&out, format!("{text}\n"))?;
         }
         if args.json {
@@ -120,26 +120,47 @@ fn main() -> ExitCode {
 }
 
 /// Where the result goes: `--out`, else the run's folder of results for the run's own weights, else nowhere.
-fn target(args: &Args, set: &str) -> weince::Result<Option<PathBuf>> {
+fn target(args: &Args) -> weince::Result<Option<PathBuf>> {
     match (&args.out, &args.run) {
         (Some(out), _) => Ok(Some(out.clone())),
-        (None, Some(_)) if args.checkpoint.is_some() => {
-            eprintln!("note: the result is of --checkpoint and not of the run's own weights: --out FILE keeps it");
+        (None, Some(_)) if args.checkpoint.is_some() || args.max_length.is_some() => {
+            eprintln!("note: the result is not of the run's own weights and length: --out FILE keeps it");
             Ok(None)
         }
         (None, Some(run)) => {
             let results = RunFolder::open(run)?.results();
             std::fs::create_dir_all(&results).map_err(Error::io(&results, "cannot make the folder of results"))?;
-            Ok(Some(results.join(format!("sts_{set}.json"))))
+            Ok(Some(results.join(format!("sts_{}.json", name_of(args)?))))
         }
         (None, None) => Ok(None),
     }
 }
 
+/// What tells the data from others of like names: `wordnet_test` for `data/wordnet/test.tsv`, `STSbenchmark_dev` for the split of a
+/// folder.
+fn name_of(args: &Args) -> weince::Result<String> {
+    let data = args.data.as_deref().unwrap_or(Path::new("."));
+    let path = std::fs::canonicalize(data).map_err(Error::io(data, "cannot find"))?;
+    let last = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if path.is_dir() {
+        return Ok(format!("{}_{}", last(&path), format!("{:?}", args.split).to_lowercase()));
+    }
+    let file = last(&path);
+    let stem = file.split('.').next().unwrap_or_default();
+    Ok(format!("{}_{stem}", path.parent().map(last).unwrap_or_default()))
+}
+
 /// The encoder and tokenizer of a model's folder.
 fn open(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextTokenizer)> {
+    if RunFolder::open(folder).is_ok() {
+        return Err(Error::Config(format!("{0}: this is a run; give --run {0}", folder.display())));
+    }
     let encoder = SentenceEncoder::load(folder, args.pooler)?;
-    let tokenizer = TextTokenizer::load(folder, args.max_length, SentenceEncoder::positions(folder)?)?;
+    let tokenizer = TextTokenizer::load(
+        &SentenceEncoder::transformer(folder)?,
+        args.max_length,
+        SentenceEncoder::positions(folder)?,
+    )?;
     encoder.vocabulary().map_or(Ok(()), |rows| tokenizer.check_vocabulary(rows))?;
     Ok((encoder, tokenizer))
 }
@@ -169,7 +190,10 @@ fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
     let device = weince::device::parse(&args.device)?;
     let columns = match args.columns.as_deref() {
         None => None,
-        Some([a, b, score]) => Some(Columns { a: a.clone(), b: b.clone(), score: score.clone() }),
+        Some([a, b, score]) => {
+            let [a, b, score] = [a, b, score].map(|name| name.trim().to_string());
+            Some(Columns { a, b, score })
+        }
         Some(other) => {
             let message = format!("--columns: expected three names, such as text1,text2,label, found {}", other.len());
             return Err(Error::Config(message).into());
@@ -245,6 +269,10 @@ fn of_embeddings(file: &Path) -> anyhow::Result<Pairs> {
     }
     let floats = |t: &Tensor| t.f_to_kind(tch::Kind::Float);
     let scores = Vec::<f64>::try_from(score.f_to_kind(tch::Kind::Double)?)?;
+    if let Some(row) = scores.iter().position(|score| !score.is_finite()) {
+        let message = format!("`score`: row {row}, counted from 0, is {}; expected finite numbers", scores[row]);
+        return Err(Error::data(file, None, message).into());
+    }
     let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
     Ok(Pairs {
         gold: vec![Gold { name: name.clone(), scores, unscored: 0 }],

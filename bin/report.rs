@@ -37,6 +37,9 @@ fn main() -> ExitCode {
             eprintln!("report: {}", path.display());
         }
         for run in groups.iter().flat_map(|g| &g.runs) {
+            if !run.ended {
+                eprintln!("report: {}: the run has not ended; its figures are those so far", run.folder.display());
+            }
             if run.metrics.torn {
                 eprintln!("report: {}: the last line of metrics.jsonl is torn and left out", run.folder.display());
             }
@@ -71,10 +74,8 @@ fn to_json(groups: &[Group]) -> Map<String, Value> {
             .iter()
             .map(|run| json!({"folder": run.folder, "seed": run.seed, "missing_results": run.missing_results()}))
             .collect();
-        let figures: Map<String, Value> = figures(&group.runs)
-            .into_iter()
-            .map(|f| (f.key.to_string(), group.spread(f).map_or(Value::Null, spread)))
-            .collect();
+        let figures: Map<String, Value> =
+            figures(&group.runs).iter().map(|f| (f.key.clone(), group.spread(f).map_or(Value::Null, spread))).collect();
         json!({"label": group.label, "loss_kind": group.runs[0].loss_kind, "runs": runs, "figures": figures})
     };
     Map::from_iter([("groups".to_string(), groups.iter().map(group).collect())])

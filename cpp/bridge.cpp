@@ -24,6 +24,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/version.h>
 
+#include <malloc.h>
+
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -201,6 +203,17 @@ char* weince_device_memory(int cuda, int64_t* now, int64_t* peak) {
     *now = all.current;
     *peak = all.peak;
   });
+}
+
+// Bytes that the C library's allocator has handed out; 0 where it does not tell.
+size_t weince_allocated_bytes() {
+#if defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 33)
+  const auto all = mallinfo2();
+  return all.uordblks + all.hblkhd;
+#endif
+#endif
+  return 0;
 }
 
 const char* weince_torch_version() { return TORCH_VERSION; }

@@ -60,7 +60,11 @@ fn open(folder: &str, pooler: &str, length: &str) -> anyhow::Result<(SentenceEnc
     let named = |name: &str| Pooler::from_str(name, false).map_err(anyhow::Error::msg);
     let encoder = SentenceEncoder::load(Path::new(folder), given(pooler, named)?)?;
     let length = given(length, |l| Ok(l.parse()?))?;
-    let tokenizer = TextTokenizer::load(Path::new(folder), length, SentenceEncoder::positions(Path::new(folder))?)?;
+    let tokenizer = TextTokenizer::load(
+        &SentenceEncoder::transformer(Path::new(folder))?,
+        length,
+        SentenceEncoder::positions(Path::new(folder))?,
+    )?;
     encoder.vocabulary().map_or(Ok(()), |rows| tokenizer.check_vocabulary(rows))?;
     println!("{:?}, at most {} tokens", encoder.pooler().context("no pooler")?, tokenizer.max_length());
     Ok((encoder, tokenizer))

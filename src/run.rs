@@ -1,9 +1,7 @@
 //! The run folder: one folder holds all that a run was told, did and left.
 
 use crate::checkpoint::{Series, write_bytes};
-use crate::config::run::RunConfig;
-use crate::config::text::TextConfig;
-use crate::config::vision::VisionConfig;
+use crate::config::run::{RunConfig, command_of};
 use crate::error::{Error, Result};
 use crate::lock::try_lock;
 use crate::machine::Cpu;
@@ -19,11 +17,6 @@ const FINAL_WEIGHTS: [&str; 4] = ["encoder.safetensors", "encoder.pt", "projecto
 
 /// The weights of a text run in `model/`: of a BERT, or of a TorchScript module.
 const MODELS: [&str; 2] = ["model.safetensors", "encoder.pt"];
-
-/// Whether a run's configuration is one of text.
-pub(crate) fn is_of_text(tree: &serde_yaml::Value) -> bool {
-    tree.get("model").and_then(|model| model.get("path")).is_some()
-}
 
 /// A run's folder and the names of what is in it.
 #[derive(Debug, Clone)]
@@ -118,7 +111,7 @@ impl RunFolder {
     pub fn read_config<C: RunConfig>(&self) -> Result<C> {
         let path = self.config();
         let tree: serde_yaml::Value = crate::config::load(&path, &[])?;
-        let command = if is_of_text(&tree) { TextConfig::COMMAND } else { VisionConfig::COMMAND };
+        let command = command_of(&tree);
         if command != C::COMMAND {
             return Err(Error::Config(format!(
                 "{}: this is a run of {command}, expected one of {}; runs on images are evaluated by eval-linear and eval-knn, runs on \
@@ -165,6 +158,10 @@ impl RunFolder {
     pub fn best_model(&self) -> PathBuf {
         self.root.join("model-best")
     }
+    /// The weights of a text run that has ended.
+    pub fn model_weights(&self) -> Option<PathBuf> {
+        MODELS.map(|name| self.model().join(name)).into_iter().find(|file| file.is_file())
+    }
     /// What a text run found in its corpus.
     pub fn corpus(&self) -> PathBuf {
         self.root.join("corpus.json")
@@ -186,26 +183,24 @@ impl RunFolder {
     }
     /// Whether all is there that a run leaves at its end.
     pub fn has_ended(&self) -> bool {
-        self.has_ended_with(&FINAL_WEIGHTS.map(|name| self.checkpoints().join(name)))
-            || MODELS.iter().any(|name| self.has_ended_with(&[self.model().join(name)]))
-    }
-
-    fn has_ended_with(&self, files: &[PathBuf]) -> bool {
-        files.iter().all(|file| file.is_file())
+        self.model_weights().is_some() || FINAL_WEIGHTS.iter().all(|name| self.checkpoints().join(name).is_file())
     }
     /// Removes what a run leaves at its end, for one that goes on: evaluations then take its newest state.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn remove_final_weights(&self) -> Result<()> {
-        let of_images = FINAL_WEIGHTS.iter().map(|name| self.checkpoints().join(name));
-        let models = [self.model(), self.best_model()];
-        let of_text = models.iter().flat_map(|folder| MODELS.map(|name| folder.join(name)));
-        for path in of_images.chain(of_text) {
+        let refused = |path: &Path, e| Err(Error::io(path, "cannot remove the weights of the shorter run")(e));
+        for path in FINAL_WEIGHTS.map(|name| self.checkpoints().join(name)) {
             match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io(&path, "cannot remove the weights of the shorter run")(e));
-                }
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return refused(&path, e),
+                _ => (),
+            }
+        }
+        // Whole: a folder without weights would look like a model.
+        for path in [self.model(), self.best_model()] {
+            match std::fs::remove_dir_all(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return refused(&path, e),
                 _ => (),
             }
         }

@@ -5,6 +5,7 @@ Needs the binaries and the example `parity_text`, which `cargo test --release` b
 
 import json
 import subprocess
+import unicodedata
 import warnings
 
 import numpy as np
@@ -77,7 +78,8 @@ def test_a_diverged_encoder_is_told(tmp_path):
 
 
 def test_a_real_encoder_is_that_of_sentence_transformers(minilm, tmp_path):
-    sentences = [text for text in HARD if text.strip()] * 2
+    visible = lambda text: any(unicodedata.category(c) not in ("Cc", "Cf", "Zs") for c in text)
+    sentences = [text for text in HARD if visible(text)] * 2
     pairs = [(a, b, i % 6) for i, (a, b) in enumerate(zip(sentences[:17], sentences[5:]))]
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps({"sentence1": a, "sentence2": b, "score": s}) + "\n" for a, b, s in pairs))
@@ -133,3 +135,36 @@ def test_a_folder_of_another_width_of_dense_is_refused(tmp_path):
     assembled(tmp_path, Pooling(32, "cls"), Dense(32, 16, activation_function=torch.nn.Tanh()))
     text = refused("encode", tmp_path / "assembled", "-", "-", written(tmp_path, SENTENCES), tmp_path / "out")
     assert "pooler.dense" in text and "16" in text, text
+
+
+def test_an_older_folder_whose_sentences_are_made_small(tmp_path):
+    """sentence-transformers once kept transformers' files in `0_Transformer/`; `do_lower_case` is its own key, before the tokenizer."""
+    model = tmp_path / "old"
+    place = model / "0_Transformer"
+    small(place)
+    file = place / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": False}))
+    (place / "tokenizer.json").unlink(missing_ok=True)
+    (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": True}))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}))
+    kinds = [("0_Transformer", "Transformer"), ("1_Pooling", "Pooling")]
+    modules = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(kinds)]
+    (model / "modules.json").write_text(json.dumps(modules))
+    sentences = [text.upper() for text in SENTENCES] + list(SENTENCES)
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"sentence1": a, "sentence2": b, "score": i} for i, (a, b) in enumerate(zip(sentences, sentences[1:]))]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kept = tmp_path / "e.safetensors"
+    figures("--model", model, "--data", pairs, "--save-embeddings", kept)
+    expected = SentenceTransformer(str(model), device="cpu").encode([row["sentence1"] for row in rows])
+    assert np.abs(load_file(kept)["a"] - expected).max() < CLOSE
+    assert np.abs(load_file(kept)["a"][0] - load_file(kept)["a"][len(SENTENCES)]).max() < CLOSE
+
+
+def test_a_prompt_that_belongs_before_every_sentence_is_named(tmp_path):
+    small(tmp_path / "m")
+    (tmp_path / "m/config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}, "default_prompt_name": "query"}))
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t2\n")
+    assert "`query: ` before every sentence" in sts("--model", tmp_path / "m", "--pooler", "avg", "--data", pairs, code=1)

@@ -123,6 +123,10 @@ fn read_header(path: &Path, file: &mut File, length: u64) -> Result<(Metadata, u
         return Err(Error::data(path, None, format!("{length} bytes are no safetensors file: it begins with 8 bytes")));
     }
     file.read_exact(&mut size).map_err(Error::io(path, "cannot read"))?;
+    if size.starts_with(b"PK\x03\x04") {
+        let message = "this is no safetensors file but a zip archive, as torch.save and numpy.savez write them";
+        return Err(Error::data(path, Some(0), message));
+    }
     let size = u64::from_le_bytes(size);
     if size > MAX_HEADER || size > length - 8 {
         return Err(Error::data(

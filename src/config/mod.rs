@@ -63,6 +63,11 @@ pub fn from_tree<T: DeserializeOwned>(tree: Value, origin: &str) -> Result<T> {
         )));
     }
     kind::read_named(tree).map_err(|message| {
+        // Serde says what it expects by Rust's names.
+        let message = ["u64", "usize", "u32"]
+            .iter()
+            .fold(message, |text, name| text.replace(&format!("expected {name}"), "expected a whole number from 0 up"));
+        let message = message.replace("expected f64", "expected a number");
         let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
         Error::Config(format!("{origin}: {message}{hint}"))
     })
@@ -114,7 +119,7 @@ fn suggestion(message: &str) -> Option<&str> {
         .step_by(2)
         .map(|known| (strsim::damerau_levenshtein(unknown, known), known))
         .min()
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 3)
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 3 && *distance < known.len())
         .map(|(_, known)| known)
 }
 

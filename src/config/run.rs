@@ -5,9 +5,13 @@ use super::checkpoint::{BestBy, CheckpointConfig};
 use super::loss::LossConfig;
 use super::optim::{OptimConfig, ScheduleConfig};
 use super::precision::Precision;
+use super::text::TextConfig;
+use super::vision::VisionConfig;
 use crate::error::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_yaml::Value;
+use std::path::Path;
 use tch::Device;
 
 /// The values that every run has.
@@ -56,6 +60,9 @@ pub trait RunConfig: Clone + Serialize + DeserializeOwned {
 
     /// The configuration of a run that goes on as this one, with what a resumed run may change taken from `before`.
     fn with_what_may_change(&self, before: &Self) -> Self;
+
+    /// Whether evaluations while training measure what those of `before` did.
+    fn measures_as(&self, before: &Self) -> bool;
 
     /// The values that every run has.
     fn common(&self) -> Common<'_>;
@@ -116,6 +123,28 @@ impl Common<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads the configuration of a run, with `--set` assignments.
+///
+/// # Errors
+/// As [`super::load`]; a configuration of the other command is named so.
+pub fn load<C: RunConfig>(path: &Path, sets: &[String]) -> Result<C> {
+    super::load(path, sets).map_err(|e| match super::load::<Value>(path, sets) {
+        Ok(tree) if command_of(&tree) != C::COMMAND => Error::Config(format!(
+            "{}: this looks like a configuration of {}, expected one of {} ({e})",
+            path.display(),
+            command_of(&tree),
+            C::COMMAND
+        )),
+        _ => e,
+    })
+}
+
+/// The command that runs such a configuration.
+pub(crate) fn command_of(tree: &Value) -> &'static str {
+    let of_text = tree.get("model").and_then(|model| model.get("path")).is_some();
+    if of_text { TextConfig::COMMAND } else { VisionConfig::COMMAND }
 }
 
 fn to_value<T: Serialize>(config: &T) -> Result<serde_yaml::Value> {

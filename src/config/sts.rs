@@ -37,7 +37,7 @@ pub enum StsSplit {
 
 /// The names of the columns to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the names of the columns a, b and score")]
 pub struct Columns {
     /// The first sentence's.
     pub a: String,

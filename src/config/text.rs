@@ -126,6 +126,13 @@ impl RunConfig for TextConfig {
         comparable
     }
 
+    fn measures_as(&self, before: &TextConfig) -> bool {
+        let what = |config: &TextConfig| {
+            config.eval.as_ref().map(|eval| (eval.path.clone(), eval.split, eval.columns.clone()))
+        };
+        what(self) == what(before)
+    }
+
     fn common(&self) -> Common<'_> {
         Common {
             seed: self.seed,

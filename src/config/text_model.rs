@@ -21,11 +21,15 @@ pub struct TextModelConfig {
     pub torchscript: Option<PathBuf>,
     /// With the pooler `cls`: whether its layer is for training alone, and evaluation takes the first token's state before it, as in
     /// SimCSE's unsupervised runs; true unless given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mlp_only_train: Option<bool>,
+    #[serde(default = "yes")]
+    pub mlp_only_train: bool,
     /// The most tokens of a sentence; 32 unless given.
     #[serde(default = "max_length")]
     pub max_length: usize,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn max_length() -> usize {
@@ -48,9 +52,9 @@ impl TextModelConfig {
                 "model.pooler: is for a BERT, and model.torchscript makes its vectors itself; leave one of them out"
                     .into(),
             ),
-            (pooler, _) if self.mlp_only_train.is_some() && pooler != Some(Pooler::Cls) => {
-                refuse("model.mlp_only_train: is for the pooler `cls`, whose layer it is about; leave it out".into())
-            }
+            (pooler, _) if !self.mlp_only_train && pooler != Some(Pooler::Cls) => refuse(
+                "model.mlp_only_train: false is for the pooler `cls`, whose layer it is about; leave it out".into(),
+            ),
             _ => Ok(()),
         }
     }
@@ -58,7 +62,7 @@ impl TextModelConfig {
     /// The pooler of evaluations, for a pooler of training.
     pub fn evaluated(&self, trained: Pooler) -> Pooler {
         match trained {
-            Pooler::Cls if self.mlp_only_train.unwrap_or(true) => Pooler::ClsBeforePooler,
+            Pooler::Cls if self.mlp_only_train => Pooler::ClsBeforePooler,
             pooler => pooler,
         }
     }

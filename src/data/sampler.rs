@@ -31,6 +31,11 @@ impl Sampler {
                 "train.batch_size: {batch} is too small; contrastive training needs 2 or more, as a sample alone has no negatives"
             )));
         }
+        if batch > samples && samples < 2 {
+            return Err(Error::Config(format!(
+                "data: expected at least 2 samples, since one alone has no negatives, found {samples}"
+            )));
+        }
         if batch > samples {
             return Err(Error::Config(format!(
                 "train.batch_size: {batch} does not fit {samples} samples; expected 2 to {samples}"

@@ -5,7 +5,7 @@ use super::bert::{Bert, BertConfig};
 use super::fit::{Found, OtherNames, load};
 use super::script::{Food, Module};
 use super::store::Store;
-use crate::checkpoint::{self, safetensors, write_bytes};
+use crate::checkpoint::{self, safetensors, sha256_of, write_bytes};
 use crate::config::text_model::{Pooler, TextModelConfig};
 use crate::config::whole_names;
 use crate::data::text::TextTokenizer;
@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::json::read_json;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
@@ -46,7 +47,10 @@ struct PooledBert {
     trained: Pooler,
     /// The pooler in evaluation.
     pooler: Pooler,
+    /// Whether vectors have length 1 in evaluation.
     normalize: bool,
+    /// Whether the layer of the pooler `cls` was drawn from LibTorch's generator.
+    drawn: bool,
 }
 
 impl SentenceEncoder {
@@ -68,6 +72,7 @@ impl SentenceEncoder {
             }
             return Ok(SentenceEncoder { network: Network::Script(Module::load(&file)?), file });
         }
+        refuse_prompt(folder)?;
         let modules = Modules::read(folder)?;
         let pooler = match (pooler.or(said.and_then(|said| said.pooler)), &modules.pooling) {
             (Some(pooler), _) => pooler,
@@ -83,9 +88,7 @@ impl SentenceEncoder {
         };
         let (file, mut tensors) = modules.weights()?;
         if let Some(dense) = modules.dense.as_ref().filter(|_| pooler == Pooler::Cls) {
-            tensors.retain(|(name, _)| !name.contains(POOLER));
-            let place = place_of(&tensors);
-            tensors.extend(dense.tensors()?.into_iter().map(|(name, t)| (format!("{place}{POOLER}{name}"), t)));
+            dense.replace_in(&mut tensors)?;
         }
         let own = tensors.iter().any(|(name, _)| name.ends_with("pooler.dense.weight"));
         if pooler == Pooler::Cls && !own {
@@ -98,7 +101,7 @@ impl SentenceEncoder {
         }
         let bert = modules.bert(own)?;
         fill(&bert, &file, &tensors, &[])?;
-        let bert = PooledBert { bert, trained: pooler, pooler, normalize: modules.normalize };
+        let bert = PooledBert { bert, trained: pooler, pooler, normalize: modules.normalize, drawn: false };
         Ok(SentenceEncoder { network: Network::Bert(Box::new(bert)), file })
     }
 
@@ -112,10 +115,36 @@ impl SentenceEncoder {
             Some(_) => config.max_length,
             None => SentenceEncoder::positions(&config.path)?,
         };
-        TextTokenizer::load(&config.path, Some(config.max_length), positions)
+        TextTokenizer::load(&SentenceEncoder::transformer(&config.path)?, Some(config.max_length), positions)
     }
 
-    /// The encoder that a run trains, on the CPU. The layer of the pooler `cls` is drawn anew from LibTorch's generator, as in SimCSE. A
+    /// Where in a folder the files of transformers are: mostly the folder itself.
+    ///
+    /// # Errors
+    /// What is no model's folder.
+    pub fn transformer(folder: &Path) -> Result<PathBuf> {
+        Ok(Modules::read(folder)?.transformer)
+    }
+
+    /// What tells an encoder's code and tokenizer from others: everything that a run's states do not hold.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn code_sha256(config: &TextModelConfig) -> Result<String> {
+        let folder = SentenceEncoder::transformer(&config.path)?;
+        let files =
+            ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "sentence_bert_config.json"];
+        let files = files.map(|name| folder.join(name)).into_iter().chain(config.torchscript.clone());
+        let mut hash = Sha256::new();
+        for file in files.filter(|file| file.exists()) {
+            hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+            hash.update(sha256_of(&file)?);
+        }
+        Ok(format!("{:x}", hash.finalize()))
+    }
+
+    /// The encoder that a run trains, on the CPU. The layer of the pooler `cls` is drawn anew from LibTorch's generator, as in SimCSE, but
+    /// where the folder has it as a `Dense` behind its pooling. A
     /// TorchScript module is tried on sentences of a few and of the most tokens.
     ///
     /// # Errors
@@ -135,19 +164,44 @@ impl SentenceEncoder {
                 Ok(vec![ids, mask])
             };
             let remedy = "pool in its forward";
-            module.probe(&Food { name: "token ids", one: "a sentence", remedy, batch: &batch })?;
+            module.probe(&Food { name: "token ids", one: "a sentence", remedy, batch: &batch }).map_err(|e| {
+                let text = e.to_string();
+                if !text.contains("index out of range") {
+                    return e;
+                }
+                Error::Config(format!(
+                    "{text}; it was given ids up to {last}, the tokenizer's greatest, and up to {} tokens, model.max_length: it \
+                     has embeddings for fewer tokens, or for fewer positions",
+                    lengths[1]
+                ))
+            })?;
             return Ok(SentenceEncoder { network: Network::Script(module), file: file.clone() });
         }
         let trained = config.pooler.ok_or_else(|| Error::Config("model.pooler: expected one, found none".into()))?;
         let modules = Modules::read(&config.path)?;
         let (file, mut tensors) = modules.weights()?;
-        let with_layer = trained == Pooler::Cls;
         tensors.retain(|(name, _)| !name.contains(POOLER));
-        let bert = modules.bert(with_layer)?;
+        match (&modules.dense, trained) {
+            (Some(dense), Pooler::Cls) => dense.replace_in(&mut tensors)?,
+            (Some(dense), _) => {
+                return Err(Error::Config(format!(
+                    "model.pooler: {} is a layer behind the folder's pooling, and only the pooler `cls` has such a layer; train \
+                     with `cls`, or take {} out of modules.json",
+                    dense.place.display(),
+                    dense.place.file_name().unwrap_or_default().display()
+                )));
+            }
+            (None, _) => {}
+        }
+        let bert = modules.bert(trained == Pooler::Cls)?;
         tokenizer.check_vocabulary(bert.config().vocab_size)?;
         fill(&bert, &file, &tensors, &["encoder\\.pooler\\.dense\\..*".to_string()])?;
-        bert.renew_pooler()?;
-        let bert = PooledBert { bert, trained, pooler: config.evaluated(trained), normalize: false };
+        let drawn = trained == Pooler::Cls && modules.dense.is_none();
+        if drawn {
+            bert.renew_pooler()?;
+        }
+        let pooler = config.evaluated(trained);
+        let bert = PooledBert { bert, trained, pooler, normalize: modules.normalize, drawn };
         Ok(SentenceEncoder { network: Network::Bert(Box::new(bert)), file })
     }
 
@@ -236,6 +290,14 @@ impl SentenceEncoder {
         }
     }
 
+    /// What of it starts random.
+    pub fn drawn(&self) -> Option<&'static str> {
+        match &self.network {
+            Network::Bert(network) if network.drawn => Some("pooler.dense"),
+            _ => None,
+        }
+    }
+
     /// The file that its weights are from.
     pub fn file(&self) -> &Path {
         &self.file
@@ -250,15 +312,14 @@ impl SentenceEncoder {
     }
 
     /// Writes a folder that [`SentenceEncoder::load`] opens and, of a BERT, transformers and sentence-transformers: the weights, and of the
-    /// folder `from` configuration and tokenizer. sentence-transformers has no module for the poolers that take two layers' states; of
-    /// these, `weince.json` alone tells. A TorchScript module is `encoder.pt` there, with its tokenizer.
+    /// folder `from` configuration and tokenizer. A TorchScript module is `encoder.pt` there, with its tokenizer.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn save(&self, from: &Path, to: &Path, max_length: usize, device: Device) -> Result<()> {
         std::fs::create_dir_all(to).map_err(Error::io(to, "cannot make the folder"))?;
         let from = Modules::read(from)?.transformer;
-        for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"] {
+        for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"] {
             let file = from.join(name);
             if file.exists() {
                 write_bytes(&to.join(name), std::fs::read(&file).map_err(Error::io(&file, "cannot read"))?)?;
@@ -270,7 +331,7 @@ impl SentenceEncoder {
         };
         write_json(to.join("weince.json"), said)?;
         match &self.network {
-            Network::Bert(network) => network.save(to, max_length),
+            Network::Bert(network) => network.save(&from, to, max_length),
             Network::Script(module) => module.save(&to.join(SCRIPT), device),
         }
     }
@@ -306,44 +367,103 @@ impl PooledBert {
         Ok(pooled.f_div(&pooled.f_norm_scalaropt_dim(2.0, [1i64], true)?.f_clamp_min(1e-12)?)?)
     }
 
-    /// The weights, and what sentence-transformers has beside them.
-    fn save(&self, to: &Path, max_length: usize) -> Result<()> {
-        let make = |folder: &Path| std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder"));
-        let write = write_json;
-        let note = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-        safetensors::save(&to.join("model.safetensors"), &self.bert.store().state_dict(), &note)?;
-        let mode = match self.pooler {
-            Pooler::Cls | Pooler::ClsBeforePooler => "cls",
-            Pooler::Avg => "mean",
-            Pooler::AvgFirstLast | Pooler::AvgTop2 => return Ok(()),
+    /// Configuration and weights, and what sentence-transformers has beside them.
+    fn save(&self, from: &Path, to: &Path, max_length: usize) -> Result<()> {
+        let place = |name: &str| {
+            let place = to.join(name);
+            std::fs::create_dir_all(&place).map_err(Error::io(&place, "cannot make the folder")).map(|()| place)
         };
-        let width = self.bert.config().hidden_size;
-        let module = |i: usize, path: &str, kind: &str| json!({ "idx": i, "name": i.to_string(), "path": path, "type": format!("sentence_transformers.models.{kind}") });
-        let mut modules = vec![module(0, "", "Transformer"), module(1, "1_Pooling", "Pooling")];
-        write(to.join("sentence_bert_config.json"), json!({ "max_seq_length": max_length, "do_lower_case": false }))?;
-        make(&to.join("1_Pooling"))?;
+        let note = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+        let (width, layers) = (self.bert.config().hidden_size, self.bert.config().num_hidden_layers);
+        // The states of which layers are taken, from which on.
+        let two_layers = match self.pooler {
+            Pooler::AvgFirstLast => Some((0, (0..=layers).map(|i| f32::from(i == 0 || i == layers)).collect())),
+            Pooler::AvgTop2 => Some((layers - 1, vec![1.0; 2])),
+            Pooler::Cls | Pooler::ClsBeforePooler | Pooler::Avg => None,
+        };
+        let mut config: Map<String, Value> = read_json(&from.join("config.json"))?;
+        // The weights are float32, whatever those were that they come from.
+        for key in ["dtype", "torch_dtype"] {
+            config.entry(key).and_modify(|dtype| *dtype = "float32".into());
+        }
+        if two_layers.is_some() {
+            config.insert("output_hidden_states".into(), true.into());
+        }
+        write_json(to.join("config.json"), config.into())?;
+        safetensors::save(&to.join("model.safetensors"), &self.bert.store().state_dict(), &note)?;
+
+        let lower = lower_case(from)?;
+        let length = json!({ "max_seq_length": max_length, "do_lower_case": lower });
+        write_json(to.join("sentence_bert_config.json"), length)?;
+        let mut modules = vec![("Transformer", String::new())];
+        if let Some((start, weights)) = two_layers {
+            let name = "1_WeightedLayerPooling";
+            let (place, weights): (PathBuf, Vec<f32>) = (place(name)?, weights);
+            let config =
+                json!({ "word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": layers });
+            write_json(place.join("config.json"), config)?;
+            let weights = [("layer_weights".to_string(), Tensor::f_from_slice(&weights)?)];
+            safetensors::save(&place.join("model.safetensors"), &weights, &note)?;
+            modules.push(("WeightedLayerPooling", name.into()));
+        }
+        let first = matches!(self.pooler, Pooler::Cls | Pooler::ClsBeforePooler);
+        let name = format!("{}_Pooling", modules.len());
         let pooling = json!({
             "word_embedding_dimension": width,
-            "pooling_mode_cls_token": mode == "cls",
-            "pooling_mode_mean_tokens": mode == "mean",
+            "pooling_mode_cls_token": first,
+            "pooling_mode_mean_tokens": !first,
             "pooling_mode_max_tokens": false,
             "pooling_mode_mean_sqrt_len_tokens": false,
         });
-        write(to.join("1_Pooling/config.json"), pooling)?;
+        write_json(place(&name)?.join("config.json"), pooling)?;
+        modules.push(("Pooling", name));
         if self.pooler == Pooler::Cls {
-            modules.push(module(2, "2_Dense", "Dense"));
-            let place = to.join("2_Dense");
-            make(&place)?;
+            let name = format!("{}_Dense", modules.len());
+            let place = place(&name)?;
             let activation = "torch.nn.modules.activation.Tanh";
             let dense =
                 json!({ "in_features": width, "out_features": width, "bias": true, "activation_function": activation });
-            write(place.join("config.json"), dense)?;
+            write_json(place.join("config.json"), dense)?;
             let state = self.bert.store().state_dict().into_iter();
             let layer = state.filter_map(|(name, t)| Some((format!("linear.{}", name.strip_prefix(POOLER)?), t)));
             safetensors::save(&place.join("model.safetensors"), &layer.collect::<Vec<_>>(), &note)?;
+            modules.push(("Dense", name));
         }
-        write(to.join("modules.json"), Value::Array(modules))
+        if self.normalize {
+            let name = format!("{}_Normalize", modules.len());
+            place(&name)?;
+            modules.push(("Normalize", name));
+        }
+        let modules = modules.into_iter().enumerate().map(|(i, (kind, path))| {
+            json!({ "idx": i, "name": i.to_string(), "path": path, "type": format!("sentence_transformers.models.{kind}") })
+        });
+        write_json(to.join("modules.json"), modules.collect())
     }
+}
+
+/// Whether sentence-transformers makes a folder's sentences small before they are tokenized.
+fn lower_case(folder: &Path) -> Result<bool> {
+    let file = folder.join("sentence_bert_config.json");
+    let said: Map<String, Value> = if file.exists() { read_json(&file)? } else { Map::new() };
+    Ok(said.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false))
+}
+
+/// Refuses a folder that wants words before every sentence.
+fn refuse_prompt(folder: &Path) -> Result<()> {
+    let file = folder.join("config_sentence_transformers.json");
+    if !file.exists() {
+        return Ok(());
+    }
+    let said: Map<String, Value> = read_json(&file)?;
+    let name = said.get("default_prompt_name").and_then(Value::as_str);
+    let prompt = name.and_then(|name| said.get("prompts")?.get(name)?.as_str()).filter(|prompt| !prompt.is_empty());
+    prompt.map_or(Ok(()), |prompt| {
+        let message = format!(
+            "the model puts `{prompt}` before every sentence (default_prompt_name), which is not done here; write the sentences so, \
+             and set default_prompt_name to null in a copy"
+        );
+        Err(Error::data(&file, None, message))
+    })
 }
 
 /// Writes a JSON file for people.
@@ -407,6 +527,8 @@ struct Modules {
     /// Where transformers' files are.
     transformer: PathBuf,
     pooling: Option<Pooling>,
+    /// Whether the pooling is over several layers' states.
+    layers: bool,
     dense: Option<Dense>,
     normalize: bool,
 }
@@ -433,7 +555,8 @@ impl Modules {
             #[serde(rename = "type")]
             kind: String,
         }
-        let mut found = Modules { transformer: folder.to_path_buf(), pooling: None, dense: None, normalize: false };
+        let transformer = folder.to_path_buf();
+        let mut found = Modules { transformer, pooling: None, layers: false, dense: None, normalize: false };
         let list = folder.join("modules.json");
         if !folder.is_dir() {
             return Err(Error::data(folder, None, "expected a model's folder, with config.json and model.safetensors"));
@@ -446,9 +569,11 @@ impl Modules {
             // Their packages move from version to version; the class's name stays.
             match kind.rsplit('.').next().unwrap_or_default() {
                 "Transformer" => found.transformer = place,
+                "WeightedLayerPooling" if found.pooling.is_none() => found.layers = true,
                 "Pooling" if found.pooling.is_none() => {
                     let file = place.join("config.json");
-                    found.pooling = Some(Pooling { modes: read_json(&file)?, dense: false, file });
+                    found.pooling =
+                        Some(Pooling { modes: read_json(&file)?, layers: found.layers, dense: false, file });
                 }
                 "Dense" if found.pooling.is_some() && found.dense.is_none() && !found.normalize => {
                     found.dense = Some(Dense::read(place)?);
@@ -476,12 +601,18 @@ impl Modules {
 /// The configuration of sentence-transformers' `Pooling`.
 struct Pooling {
     modes: Map<String, Value>,
+    layers: bool,
     dense: bool,
     file: PathBuf,
 }
 
 impl Pooling {
     fn pooler(&self) -> Result<Pooler> {
+        if self.layers {
+            let message =
+                "behind a WeightedLayerPooling, which may weigh layers in any way; give the pooler that it stands for";
+            return Err(Error::data(&self.file, None, message));
+        }
         let modes =
             self.modes.iter().filter(|(key, value)| key.starts_with("pooling_mode_") && value.as_bool() == Some(true));
         let mut modes: Vec<&str> = modes.map(|(key, _)| key.as_str()).collect();
@@ -527,6 +658,14 @@ impl Dense {
             ));
         }
         Ok(Dense { place })
+    }
+
+    /// Puts its layer in the place of BERT's own.
+    fn replace_in(&self, tensors: &mut Vec<(String, Tensor)>) -> Result<()> {
+        tensors.retain(|(name, _)| !name.contains(POOLER));
+        let place = place_of(tensors);
+        tensors.extend(self.tensors()?.into_iter().map(|(name, t)| (format!("{place}{POOLER}{name}"), t)));
+        Ok(())
     }
 
     /// Its `weight` and `bias`.

@@ -151,7 +151,7 @@ fn results(out: &mut String, groups: &[Group], runs: &[&Run]) -> Result<()> {
             .iter()
             .filter(|figure| evaluated.iter().any(|(_, g)| g.spread(figure).is_some()))
             .map(|figure| {
-                let percents = |g: &Group| g.runs.iter().filter_map(figure.of).map(|v| 100.0 * v).collect();
+                let percents = |g: &Group| g.runs.iter().filter_map(|r| (figure.of)(r)).map(|v| 100.0 * v).collect();
                 let values = evaluated.iter().map(|(_, g)| percents(g)).collect();
                 (figure.title.trim_end_matches(" (%)").to_string(), values)
             })
@@ -367,6 +367,8 @@ mod tests {
             metrics: Metrics { records, torn: false },
             linear: None,
             knn: None,
+            sts: Default::default(),
+            ended: true,
             views: None,
             outdated: Vec::new(),
         }

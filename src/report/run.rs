@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::run::RunFolder;
 use crate::stats::Spread;
 use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Larger pictures are not worth embedding in a page.
@@ -31,6 +32,10 @@ pub struct Run {
     pub linear: Option<Map<String, Value>>,
     /// `results/knn.json`, if the kNN evaluation has run on the present weights.
     pub knn: Option<Map<String, Value>>,
+    /// Spearman's correlation by `results/sts_*.json`, of the present weights, by the name of the set.
+    pub sts: BTreeMap<String, f64>,
+    /// Whether the run has left all that it leaves at its end.
+    pub ended: bool,
     /// Evaluations whose results are of other weights, from before the run went on.
     pub outdated: Vec<&'static str>,
     /// `report/views.png`: augmented views, if the run left them.
@@ -101,11 +106,13 @@ impl Run {
         let environment = read_object(&path)?.ok_or_else(|| {
             Error::data(&path, None, "missing; a training run writes it at its start, so this is no whole run folder")
         })?;
-        let Evaluations { linear, knn, outdated } = Evaluations::read(folder)?;
+        let Evaluations { linear, knn, mut outdated } = Evaluations::read(folder)?;
+        let sts = sts_results(folder, &mut outdated)?;
         let metrics = metrics::read(&folder.join("metrics.jsonl"))?;
         let views = read_png(&folder.join("report/views.png"))?;
+        let ended = RunFolder::open(folder)?.has_ended();
         let folder = folder.to_path_buf();
-        Ok(Run { folder, seed, loss_kind, config, environment, metrics, linear, knn, views, outdated })
+        Ok(Run { folder, seed, loss_kind, config, environment, metrics, linear, knn, sts, ended, views, outdated })
     }
 
     /// The results that are missing, by the command that makes them.
@@ -152,79 +159,115 @@ impl Run {
     }
 }
 
+/// What `eval-sts` found of a run's present weights, by the name of the set; results of others are named as outdated.
+fn sts_results(folder: &Path, outdated: &mut Vec<&'static str>) -> Result<BTreeMap<String, f64>> {
+    let run = RunFolder::open(folder)?;
+    let Ok(entries) = std::fs::read_dir(run.results()) else { return Ok(BTreeMap::new()) };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut sets: Vec<String> =
+        names.filter_map(|name| Some(name.strip_prefix("sts_")?.strip_suffix(".json")?.to_string())).collect();
+    sets.sort();
+    let Some(weights) = run.model_weights().filter(|_| !sets.is_empty()) else { return Ok(BTreeMap::new()) };
+    let (present, mut found) = (sha256_of(&weights)?, BTreeMap::new());
+    for set in sets {
+        let results = read_results(&run.results().join(format!("sts_{set}.json")))?.unwrap_or_default();
+        let of = results.get("protocol").and_then(|protocol| protocol.get("checkpoint_sha256")).and_then(Value::as_str);
+        if of != Some(&present) {
+            if !outdated.contains(&"eval-sts") {
+                outdated.push("eval-sts");
+            }
+        } else if let Some(value) = results.get("all").and_then(|all| all.get("spearman")).and_then(Value::as_f64) {
+            found.insert(set, value);
+        }
+    }
+    Ok(found)
+}
+
 /// A column of the comparison: its key for machines, its title, how it is written, and where a run keeps it.
 pub struct Figure {
     /// Key in JSON output.
-    pub key: &'static str,
+    pub key: String,
     /// Title with unit.
-    pub title: &'static str,
+    pub title: String,
     /// How it is written.
     pub format: Format,
     /// Whether only runs on text (or only others) can have it.
     pub of_text: Option<bool>,
     /// The value of one run, if it has it.
-    pub of: fn(&Run) -> Option<f64>,
+    pub of: OfRun,
 }
 
-/// The columns of the comparison.
-const FIGURES: [Figure; 9] = [
-    Figure {
+/// A value that a run may have.
+type OfRun = Box<dyn Fn(&Run) -> Option<f64>>;
+
+/// A figure that does not depend on what the runs were evaluated on.
+struct Fixed {
+    key: &'static str,
+    title: &'static str,
+    format: Format,
+    of_text: Option<bool>,
+    of: fn(&Run) -> Option<f64>,
+}
+
+/// The columns of the comparison; those of sets of pairs come before the loss.
+const FIGURES: [Fixed; 9] = [
+    Fixed {
         key: "linear_accuracy",
         title: "linear probe (%)",
         format: Format::Percent,
         of_text: Some(false),
         of: |run| run.linear.as_ref()?.get("test_accuracy")?.as_f64(),
     },
-    Figure {
+    Fixed {
         key: "knn_accuracy",
         title: "kNN (%)",
         format: Format::Percent,
         of_text: Some(false),
         of: Run::knn_accuracy,
     },
-    Figure {
+    Fixed {
         key: "recall_at_1",
         title: "recall@1 (%)",
         format: Format::Percent,
         of_text: Some(false),
         of: |run| run.knn.as_ref()?.get("recall_at_1")?.as_f64(),
     },
-    Figure {
+    Fixed {
         key: "spearman",
-        title: "Spearman while training (%)",
+        title: "best Spearman while training (%)",
         format: Format::Percent,
         of_text: Some(true),
-        of: |run| run.metrics.series(Split::Eval, "spearman").last().map(|(_, v)| *v),
+        of: |run| run.metrics.series(Split::Eval, "spearman").into_iter().map(|(_, v)| v).max_by(f64::total_cmp),
     },
-    Figure {
+    Fixed {
         key: "final_loss",
         title: "final loss (nats)",
         format: Format::Decimals(4),
         of_text: None,
         of: |run| run.final_mean("loss"),
     },
-    Figure {
+    Fixed {
         key: "lambda_mean",
         title: "mean λ",
         format: Format::Decimals(3),
         of_text: None,
         of: |run| run.final_mean("lambda_mean"),
     },
-    Figure {
+    Fixed {
         key: "images_per_second",
         title: "images/s",
         format: Format::Decimals(0),
         of_text: Some(false),
         of: |run| run.median("images_per_second"),
     },
-    Figure {
+    Fixed {
         key: "sentences_per_second",
         title: "sentences/s",
         format: Format::Decimals(0),
         of_text: Some(true),
         of: |run| run.median("sentences_per_second"),
     },
-    Figure {
+    Fixed {
         key: "seconds",
         title: "training (s)",
         format: Format::Decimals(0),
@@ -234,9 +277,28 @@ const FIGURES: [Figure; 9] = [
 ];
 
 /// The columns that runs like these can have.
-pub fn figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<&'static Figure> {
-    let kinds: Vec<bool> = runs.into_iter().map(Run::is_text).collect();
-    FIGURES.iter().filter(|figure| figure.of_text.is_none_or(|of_text| kinds.contains(&of_text))).collect()
+pub fn figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Vec<Figure> {
+    let runs: Vec<&Run> = runs.into_iter().collect();
+    let mut columns = Vec::new();
+    for Fixed { key, title, format, of_text, of } in FIGURES {
+        if key == "final_loss" {
+            let sets: BTreeSet<&String> = runs.iter().flat_map(|run| run.sts.keys()).collect();
+            columns.extend(sets.into_iter().map(|set| {
+                let name = set.clone();
+                Figure {
+                    key: format!("sts_{set}"),
+                    title: format!("Spearman, {set} (%)"),
+                    format: Format::Percent,
+                    of_text: Some(true),
+                    of: Box::new(move |run| run.sts.get(&name).copied()),
+                }
+            }));
+        }
+        if of_text.is_none_or(|of_text| runs.iter().any(|run| run.is_text() == of_text)) {
+            columns.push(Figure { key: key.into(), title: title.into(), format, of_text, of: Box::new(of) });
+        }
+    }
+    columns
 }
 
 /// Runs whose configurations differ in `seed` alone.
@@ -251,7 +313,7 @@ pub struct Group {
 impl Group {
     /// A figure over the group's runs that have it.
     pub fn spread(&self, figure: &Figure) -> Option<Spread> {
-        let values: Vec<f64> = self.runs.iter().filter_map(figure.of).collect();
+        let values: Vec<f64> = self.runs.iter().filter_map(|run| (figure.of)(run)).collect();
         Spread::of(&values)
     }
 }
@@ -277,6 +339,12 @@ pub fn read_groups(folders: &[PathBuf]) -> Result<Vec<Group>> {
             ));
         }
         seen.push(real);
+        if let Some((_, group)) = groups.first()
+            && group.runs[0].is_text() != run.is_text()
+        {
+            let message = "this run is of text and others are of images, or the other way round; compare them apart";
+            return Err(Error::data(folder, None, message));
+        }
         let key: Vec<_> = run.config.iter().filter(|(key, _)| key != "seed").cloned().collect();
         match groups.iter_mut().find(|(k, _)| *k == key) {
             Some((_, group)) => group.runs.push(run),

@@ -14,6 +14,7 @@ unsafe extern "C" {
     fn weince_event_record(cuda: c_int, out: *mut *mut RawEvent) -> *mut c_char;
     fn weince_event_elapsed(from: *mut RawEvent, to: *mut RawEvent, milliseconds: *mut f64) -> *mut c_char;
     fn weince_event_free(event: *mut RawEvent);
+    fn weince_allocated_bytes() -> usize;
     fn weince_device_memory(cuda: c_int, now: *mut i64, peak: *mut i64) -> *mut c_char;
 }
 
@@ -71,6 +72,12 @@ pub fn device_memory(device: Device) -> Result<Option<(u64, u64)>> {
     Ok(Some((now as u64, peak as u64)))
 }
 
+/// Bytes of the processor's memory that this process has in use, LibTorch's tensors included; none where the C library does not tell.
+pub fn allocated_bytes() -> Option<usize> {
+    // SAFETY: it takes nothing, and gives a number.
+    Some(unsafe { weince_allocated_bytes() }).filter(|bytes| *bytes > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +90,17 @@ mod tests {
         let seconds = first.seconds_to(&second).unwrap();
         assert!((0.005..5.0).contains(&seconds), "{seconds}");
         assert_eq!(device_memory(Device::Cpu).unwrap(), None);
+    }
+
+    #[test]
+    fn what_tensors_take_is_counted_whatever_was_freed_before() {
+        let mebibytes = |n: i64| tch::Tensor::ones([n << 18], (tch::Kind::Float, Device::Cpu));
+        drop(mebibytes(40));
+        let Some(before) = allocated_bytes() else { return };
+        let kept = mebibytes(30);
+        let grown = allocated_bytes().unwrap().abs_diff(before) >> 20;
+        // Other tests run beside this one.
+        assert!((25..100).contains(&grown), "{grown}");
+        drop(kept);
     }
 }

@@ -20,7 +20,7 @@ pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
 pub use generator::generator_state;
 pub use gradient::{clear_gradients, known_gradient, total_norm};
 pub use mapped::Mapped;
-pub use measure::{Mark, device_memory};
+pub use measure::{Mark, allocated_bytes, device_memory};
 pub use script::{Baked, Member, Script};
 pub use smallest::{smallest, smallest_with_columns};
 pub use storage::{filled, with_bytes, with_floats};

@@ -37,7 +37,7 @@ impl TrainArgs {
     /// # Errors
     /// Everything that keeps the run from starting or ending; what the run itself reports begins with its folder.
     pub fn run<T: Task>(self) -> anyhow::Result<()> {
-        let config: T::Config = config::load(&self.config, &self.set)?;
+        let config: T::Config = config::run::load(&self.config, &self.set)?;
         let run_dir = self
             .run_dir
             .unwrap_or_else(|| PathBuf::from("runs").join(self.config.file_stem().unwrap_or(self.config.as_os_str())));
@@ -49,7 +49,11 @@ impl TrainArgs {
         let device = device::parse(&self.device)?;
         config.check_device(device)?;
         if self.dry_run {
-            print!("{}", Plan::<T>::new(&config, Device::Cpu)?.describe(device)?);
+            let plan = Plan::<T>::new(&config, Device::Cpu)?;
+            if self.resume {
+                plan.refuse_changes(&RunFolder::open(&run_dir)?.read_config()?, &run_dir)?;
+            }
+            print!("{}", plan.describe(device)?);
             return Ok(());
         }
         let plan = Plan::<T>::new(&config, device)?;

@@ -7,6 +7,7 @@ use crate::config::run::RunConfig;
 use crate::device;
 use crate::error::Result;
 use crate::loss::Layout;
+use crate::torch::allocated_bytes;
 use std::path::Path;
 use tch::Device;
 
@@ -35,6 +36,11 @@ impl<T: Task> Plan<T> {
         let (_, candidates) = T::compared(&self.config);
         let negatives = candidates - if T::layout(&self.config) == Layout::TwoView { 2 } else { 1 };
         let points = self.stepper.loss.tail_points(negatives).filter(|points| 3 * points > negatives)?;
+        if points < 3 {
+            return Some(format!(
+                "note: of {negatives} negatives no tail can be estimated: lambda is 0, and this is InfoNCE; take a larger batch"
+            ));
+        }
         Some(format!(
             "note: {points} of an anchor's {negatives} negatives count as its tail, by loss.tail; a larger batch or fewer points make \
              it one"
@@ -77,7 +83,7 @@ impl<T: Task> Plan<T> {
             (
                 "memory",
                 format!(
-                    "about {} MiB in all, estimated:",
+                    "about {} MiB in all, estimated, beside LibTorch's code and what the backward pass takes for moments:",
                     mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.task.memory())
                 ),
             ),
@@ -92,6 +98,7 @@ impl<T: Task> Plan<T> {
             (memory, format!("{} MiB", mebibytes(self.task.memory()))),
         ];
         text += "\n";
+        text += &self.note().map_or(String::new(), |note| format!("# {note}\n"));
         for (name, value) in lines {
             text += &format!("# {name}: {value}\n");
         }
@@ -107,17 +114,11 @@ impl<T: Task> Plan<T> {
         let probe = T::probe(&self.batch(0)?, samples)?;
         // The first pass takes what the kernels keep for themselves.
         drop(self.stepper.model.embed(&probe)?);
-        let before = resident_bytes();
+        let before = allocated_bytes();
         let _kept = self.stepper.model.embed(&probe)?;
-        let grown = before.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
+        let grown = before.zip(allocated_bytes()).map(|(before, after)| after.saturating_sub(before));
         Ok(grown.map(|bytes| bytes / samples as usize * self.config.common().batch_size))
     }
-}
-
-/// The process's resident memory, from Linux's /proc.
-fn resident_bytes() -> Option<usize> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    Some(statm.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
 }
 
 fn bytes(t: &tch::Tensor) -> usize {

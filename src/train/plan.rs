@@ -29,6 +29,7 @@ pub struct Plan<T: Task> {
     pub(super) stepper: Stepper<T::Model>,
     pub(super) best: Option<Best>,
     pub(super) task: T,
+    pub(super) code_sha256: Option<String>,
 }
 
 /// The best evaluation so far.
@@ -71,7 +72,8 @@ impl<T: Task> Plan<T> {
         let schedule = Schedule::new(common.schedule, common.optim.lr(), steps_per_epoch, total)?;
         let options = StepOptions { precision: common.precision, tf32: common.tf32, clip_norm: common.clip_norm };
         let stepper = Stepper::new(model, optimizer, loss, options, device)?;
-        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, task })
+        let code_sha256 = T::code_sha256(config)?;
+        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, task, code_sha256 })
     }
 
     /// Steps of the whole run.
@@ -218,9 +220,11 @@ impl<T: Task> Plan<T> {
 
     /// Takes up the state of an earlier run, and gives its step.
     fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
+        let mut same_measure = true;
         if folder.config().is_file() {
             let before: T::Config = folder.read_config()?;
             self.refuse_changes(&before, folder.root())?;
+            same_measure = self.config.measures_as(&before);
         }
         let Some(step) = state::restore_newest(&folder.series(), self)? else {
             if folder.metrics().exists() {
@@ -234,6 +238,9 @@ impl<T: Task> Plan<T> {
             T::load_weights(self)?.iter().for_each(|line| eprintln!("{line}"));
             return self.fill(folder);
         };
+        if !same_measure && self.best.take().is_some() {
+            eprintln!("note: the evaluation is another one now, and the best state so far does not count any more");
+        }
         if step > self.total_steps() {
             return Err(Error::Config(format!(
                 "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",

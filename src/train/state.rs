@@ -77,6 +77,7 @@ pub fn capture<T: Task>(plan: &Plan<T>, step: u64) -> Result<Value> {
                 ("list_sha256", plan.task.list_sha256().into()),
             ]),
         ),
+        ("code_sha256", plan.code_sha256.as_deref().map_or(Value::None, Value::from)),
         ("seeds", Value::dict([("run", Value::from(plan.config.common().seed)), ("step", seed.into())])),
         ("rng", Value::dict(rng)),
         (
@@ -117,6 +118,14 @@ pub fn restore<T: Task>(path: &Path, plan: &mut Plan<T>) -> Result<u64> {
     let sampler = need("sampler")?;
     let (samples, list) = (sampler.get(T::UNIT), sampler.get("list_sha256"));
     plan.refuse_other_samples(samples.and_then(Value::as_u64), list.and_then(Value::as_str), path)?;
+    let code = value.get("code_sha256").and_then(Value::as_str);
+    if code.is_some_and(|code| Some(code) != plan.code_sha256.as_deref()) {
+        return Err(Error::Config(format!(
+            "{}: the files that make the model are no longer those that this run began with (TorchScript module; of text: config.json, \
+             tokenizer); bring those back, or start a new run",
+            path.display()
+        )));
+    }
     let number = |key: &str| need(key)?.as_u64().ok_or_else(|| wrong(format!("`{key}` is no count")));
     let step = number("step")?;
     let tensors = |key: &str| need(key)?.tensors().ok_or_else(|| wrong(format!("`{key}` is no state_dict")));

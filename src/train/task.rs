@@ -53,6 +53,12 @@ pub trait Task: Sized {
         Vec::new()
     }
 
+    /// What tells the code of a model and whatever else a state does not hold of it from others; none where the configuration tells all.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    fn code_sha256(config: &Self::Config) -> Result<Option<String>>;
+
     /// The model's parts under their keys in a checkpoint.
     fn parts(model: &Self::Model) -> Vec<(&'static str, &Store)>;
 

@@ -72,8 +72,22 @@ impl Task for Text {
 
     fn open(config: &TextConfig) -> Result<Text> {
         let corpus = Arc::new(Corpus::open(&config.data)?);
+        if corpus.len() == 1 && corpus.get(0)?.text.contains('\r') {
+            let message = "expected lines that end with a line feed, found a single one with carriage returns in it; tr '\\r' '\\n' \
+                           makes lines of them";
+            return Err(Error::data(&config.data.path, None, message));
+        }
         let monitor =
             config.eval.as_ref().map(|eval| sts::load(&eval.path, eval.split, eval.columns.as_ref())).transpose()?;
+        if let Some(set) = &monitor {
+            let gold: Vec<f64> = Gold::of(set).into_iter().flat_map(|subset| subset.scores).collect();
+            if gold.iter().all(|score| *score == gold[0]) {
+                return Err(Error::Config(format!(
+                    "eval.path: {} pairs, all with the same score, have no correlation with anything; expected different scores",
+                    gold.len()
+                )));
+            }
+        }
         let tokenizer = SentenceEncoder::tokenizer(&config.model)?;
         Ok(Text { corpus, tokenizer: Arc::new(tokenizer), monitor })
     }
@@ -82,6 +96,15 @@ impl Task for Text {
         let encoder = SentenceEncoder::to_train(&config.model, &self.tokenizer)?;
         encoder.to_device(device)?;
         Ok(TextModel { encoder })
+    }
+
+    fn load_weights(plan: &Plan<Text>) -> Result<Vec<String>> {
+        let drawn = plan.stepper.model.encoder.drawn();
+        Ok(drawn.into_iter().map(|name| format!("{name} starts random, as in SimCSE")).collect())
+    }
+
+    fn code_sha256(config: &TextConfig) -> Result<Option<String>> {
+        SentenceEncoder::code_sha256(&config.model).map(Some)
     }
 
     fn parts(model: &TextModel) -> Vec<(&'static str, &Store)> {

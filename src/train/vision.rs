@@ -3,9 +3,10 @@
 use super::plan::Plan;
 use super::step::{Learner, is_finite};
 use super::task::Task;
-use crate::checkpoint::{Value, safetensors, torch_file, write_bytes};
+use crate::checkpoint::{Value, safetensors, sha256_of, torch_file, write_bytes};
 use crate::config::augment::NormalizeConfig;
 use crate::config::eval::KnnConfig;
+use crate::config::model::EncoderConfig;
 use crate::config::vision::{Views, VisionConfig};
 use crate::data::{self, AugmentedImages, Batch, ImageSet, Split};
 use crate::error::Result;
@@ -105,6 +106,13 @@ impl Task for Vision {
 
     fn spared(model: &VisionModel) -> Vec<String> {
         model.model.no_weight_decay()
+    }
+
+    fn code_sha256(config: &VisionConfig) -> Result<Option<String>> {
+        match &config.model.encoder {
+            EncoderConfig::Torchscript(c) => sha256_of(&c.path).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn parts(model: &VisionModel) -> Vec<(&'static str, &Store)> {

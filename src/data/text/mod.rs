@@ -6,5 +6,6 @@ pub mod sts;
 mod tokenizer;
 
 pub use batches::{Sentences, TextBatch};
+use corpus::has_visible;
 pub use corpus::{Corpus, CorpusReport, Example, LeftOut, MOST_BYTES, Sides};
 pub use tokenizer::{TextTokenizer, Tokens};

@@ -23,6 +23,8 @@ pub struct TextTokenizer {
     tokenizer: Tokenizer,
     pad: u32,
     left: bool,
+    /// Whether sentences are made small first, as sentence-transformers does where its configuration says so.
+    lower: bool,
     max_length: usize,
 }
 
@@ -176,7 +178,10 @@ impl TextTokenizer {
             .with_truncation(Some(cut))
             .map_err(|e| Error::data(&source, None, format!("cannot cut sentences to {max_length} tokens: {e}")))?
             .with_padding(None::<PaddingParams>);
-        Ok(TextTokenizer { tokenizer, pad, left: padded_left, max_length })
+        let file = folder.join("sentence_bert_config.json");
+        let said: Map<String, Value> = if file.exists() { read_json(&file)? } else { Map::new() };
+        let lower = said.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
+        Ok(TextTokenizer { tokenizer, pad, left: padded_left, lower, max_length })
     }
 
     /// The token ids of sentences, see [`TextTokenizer::padded`].
@@ -219,10 +224,11 @@ impl TextTokenizer {
     /// # Errors
     /// What the tokenizer reports.
     pub fn ids(&self, sentences: &[&str]) -> Result<Vec<Vec<u32>>> {
-        let encoded = self
-            .tokenizer
-            .encode_batch_fast(sentences.to_vec(), true)
-            .map_err(|e| Error::Input(format!("tokenizer: {e}")))?;
+        let encoded = match self.lower {
+            true => self.tokenizer.encode_batch_fast(sentences.iter().map(|s| s.to_lowercase()).collect(), true),
+            false => self.tokenizer.encode_batch_fast(sentences.to_vec(), true),
+        };
+        let encoded = encoded.map_err(|e| Error::Input(format!("tokenizer: {e}")))?;
         Ok(encoded.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
     }
 

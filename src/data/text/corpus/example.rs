@@ -58,7 +58,7 @@ impl<'a> Sides<Cow<'a, str>> {
 }
 
 /// Whether a text has any character that can be seen.
-pub(super) fn has_visible(text: &str) -> bool {
+pub(in crate::data::text) fn has_visible(text: &str) -> bool {
     text.chars().any(|c| !c.is_whitespace() && !c.is_control() && !is_ignorable(c))
 }
 

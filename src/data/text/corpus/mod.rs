@@ -10,6 +10,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(super) use example::has_visible;
 pub use example::{Example, Sides};
 pub use record::MOST_BYTES;
 pub use report::{CorpusReport, LeftOut};

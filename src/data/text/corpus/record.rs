@@ -87,7 +87,7 @@ pub(super) fn names_and_nearest(asked: &str, names: &[&str]) -> String {
         .filter(|name| name.len() <= 2 * asked.len() + 8)
         .map(|name| (strsim::damerau_levenshtein(&asked.to_lowercase(), &name.to_lowercase()), name))
         .min()
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 3)
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 3 && *distance < name.len())
         .map(|(_, name)| format!("; did you mean `{name}`?"));
     match listed.is_empty() {
         true => "none".to_string(),

@@ -358,8 +358,10 @@ fn tables_of_triples_are_read() {
     let corpus = open(&write(&folder, "a.csv", text), keys);
     assert_eq!(examples(&corpus), expected);
     assert_eq!((corpus.report().lines, &corpus.report().empty), (7, &left_out(2, &[5, 6])));
-    let corpus = open(&write(&folder, "a.tsv.gz", gzip(text.replace(',', "\t").as_bytes())), keys);
-    assert_eq!(corpus.get(1).unwrap().text, "one\t \"two\"");
+    // Of a tsv quotes are characters.
+    let tsv = "sent0\tsent1\thard_neg\n\"a\t\"b\" c\t\"\"\n";
+    let corpus = open(&write(&folder, "a.tsv.gz", gzip(tsv.as_bytes())), keys);
+    assert_eq!(examples(&corpus), [triple("\"a", "\"b\" c", "\"\"")]);
     // The columns in another order.
     let corpus = open(&folder.path().join("a.csv"), "text: hard_neg, positive: sent0");
     assert_eq!(corpus.get(2).unwrap(), Example { text: "f".into(), positive: Some("d".into()), hard_negative: None });
@@ -373,15 +375,19 @@ fn random_tables_are_read_as_the_csv_crate_does() {
     for round in 0..60 {
         let path = folder.path().join(if round % 2 == 0 { "a.csv" } else { "a.tsv" });
         let delimiter = if round % 2 == 0 { b',' } else { b'\t' };
-        let style = *[csv::QuoteStyle::Always, csv::QuoteStyle::Necessary].choose(&mut rng).unwrap();
+        let styles = [csv::QuoteStyle::Always, csv::QuoteStyle::Necessary];
+        let quotes = delimiter == b',';
+        let style = if quotes { *styles.choose(&mut rng).unwrap() } else { csv::QuoteStyle::Never };
+        let parts: Vec<&str> =
+            PARTS.into_iter().filter(|part| quotes || !["\n", "\r\n", "\t"].contains(part)).collect();
         let mut out = csv::WriterBuilder::new().delimiter(delimiter).quote_style(style).from_path(&path).unwrap();
         out.write_record(["id", "a", "b"]).unwrap();
         for row in 0..rng.random_range(1..200) {
-            let mut text = || (0..rng.random_range(1..6)).map(|_| *PARTS.choose(&mut rng).unwrap()).collect::<String>();
+            let mut text = || (0..rng.random_range(1..6)).map(|_| *parts.choose(&mut rng).unwrap()).collect::<String>();
             out.write_record([row.to_string(), text(), text()]).unwrap();
         }
         out.flush().unwrap();
-        let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_path(&path).unwrap();
+        let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).quoting(quotes).from_path(&path).unwrap();
         let expected: Vec<Example> = reader
             .records()
             .map(|row| row.unwrap())
@@ -429,6 +435,11 @@ fn tables_of_another_form_are_refused() {
             ["byte 9: line 3:", "expected a quote that closes", "found none in the rest of the file"],
         ),
         ("\"a,b\n", "text: a", ["byte 0: line 1:", "expected a quote that closes", "found none"]),
+        (
+            "a,b\nx,y\n\"foo said,foo\n\"bar said,bar\n",
+            "text: a",
+            ["byte 8: line 3:", "behind the quote that closes", "found other text"],
+        ),
     ] {
         let e = err(&write(&folder, "a.csv", text), keys);
         assert!(parts.iter().all(|part| e.contains(part)), "{e}");

@@ -1,13 +1,19 @@
 //! Text files by line, with errors that name the line.
 
 use super::StsPair;
+use crate::data::text::has_visible;
 use crate::error::{Error, Result};
+use flate2::read::MultiGzDecoder;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Most characters of a stranger's text in an error.
 const SHOWN: usize = 60;
 
-/// A file in UTF-8, read whole.
+/// How a gzip file begins.
+const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
+
+/// A file in UTF-8, read whole, perhaps packed with gzip.
 pub(super) struct Text {
     pub path: PathBuf,
     /// What is in it, without a byte order mark.
@@ -17,6 +23,12 @@ pub(super) struct Text {
 impl Text {
     pub fn read(path: &Path) -> Result<Text> {
         let mut bytes = std::fs::read(path).map_err(Error::io(path, "cannot read"))?;
+        if bytes.starts_with(&GZIP) {
+            let mut inflated = Vec::new();
+            let read = MultiGzDecoder::new(&bytes[..]).read_to_end(&mut inflated);
+            read.map_err(|e| Error::data(path, None, format!("a damaged gzip file: {e}")))?;
+            bytes = inflated;
+        }
         if bytes.starts_with(b"\xef\xbb\xbf") {
             bytes.drain(..3);
         }
@@ -63,7 +75,7 @@ impl Text {
 /// The pair of a row, or what is wrong with it.
 pub(super) fn pair(a: &str, b: &str, score: &str) -> std::result::Result<StsPair, String> {
     for (which, sentence) in [("first", a), ("second", b)] {
-        if sentence.trim().is_empty() {
+        if !has_visible(sentence) {
             return Err(format!("the {which} sentence is empty; expected text"));
         }
     }

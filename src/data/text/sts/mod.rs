@@ -79,15 +79,15 @@ const SENTEVAL: [(&str, &[&str]); 5] = [
 
 /// Reads a data set from a file or a folder.
 ///
-/// `split` chooses among the files of a folder of the STS Benchmark or of SICK; a file is read whatever the split, and SentEval's
-/// folders are tests. `columns` names the columns of a table with a header; without it the usual names are tried.
+/// `split` chooses among the files of a folder of the STS Benchmark or of SICK, and among the rows of a table with a column
+/// `split`; another file is read whatever the split, and SentEval's folders are tests. Files may be packed with gzip. `columns` names the columns of a table with a header; without it the usual names are tried.
 ///
 /// # Errors
 /// No layout that is known, missing files, missing columns, and bad rows, named by their line. A folder with a name of SentEval's
 /// must have exactly its subsets, as the mean over others is another figure.
 pub fn load(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<StsSet> {
     if !path.is_dir() {
-        return file(path, columns);
+        return file(path, split, columns);
     }
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(Error::io(path, "cannot list"))? {
@@ -111,7 +111,7 @@ pub fn load(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<S
         let found: Vec<&str> = files.into_iter().filter(|file| names.iter().any(|name| name == file)).collect();
         let wanted = files[split as usize];
         if found.contains(&wanted) {
-            return file(&path.join(wanted), columns);
+            return file(&path.join(wanted), split, columns);
         }
         if !found.is_empty() {
             return Err(Error::data(path, None, format!("has no {wanted}, only {}", found.join(" and "))));
@@ -128,7 +128,7 @@ pub fn load(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<S
 }
 
 /// A file of one subset.
-fn file(path: &Path, columns: Option<&Columns>) -> Result<StsSet> {
+fn file(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<StsSet> {
     let text = Text::read(path)?;
     let lines = text.lines();
     let Some(first) = lines.first() else {
@@ -138,7 +138,7 @@ fn file(path: &Path, columns: Option<&Columns>) -> Result<StsSet> {
         let rows = lines.iter().enumerate().map(|(i, line)| sts_b(line).map_err(|e| text.fault_at(i + 1, e)));
         rows.collect::<Result<_>>()?
     } else {
-        named::read(&text, columns)?
+        named::read(&text, split, columns)?
     };
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(StsSet { name: name.clone(), subsets: vec![StsSubset { name, pairs, unscored: 0 }] })

@@ -3,9 +3,10 @@
 //! In a TSV file quotes are characters like others; a CSV file is read by RFC 4180, where `""` inside quotes is a quote.
 
 use super::lines::{Text, pair, shown};
-use super::{Columns, StsPair};
+use super::{Columns, StsPair, StsSplit};
 use crate::error::Result;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// Names of the columns of sentences, where none are given: GLUE's and STS-B's, SICK's, and those of common conversions.
 const SENTENCES: [[&str; 2]; 4] =
@@ -19,17 +20,17 @@ const LISTED: usize = 20;
 type Row<T> = (usize, Vec<T>);
 
 /// The pairs of a table. Which kind it is shows in its first line.
-pub(super) fn read(text: &Text, columns: Option<&Columns>) -> Result<Vec<StsPair>> {
+pub(super) fn read(text: &Text, split: StsSplit, columns: Option<&Columns>) -> Result<Vec<StsPair>> {
     let lines = text.lines();
     let first = lines.first().copied().unwrap_or_default();
     let pairs = if first.trim_start().starts_with('{') {
-        of_json(text, &lines, columns)?
+        of_json(text, &lines, split, columns)?
     } else if first.contains('\t') {
         let rows = lines.iter().enumerate().map(|(i, line)| (i + 1, line.split('\t').collect()));
-        of_rows(text, &rows.collect::<Vec<Row<&str>>>(), columns)?
+        of_rows(text, &rows.collect::<Vec<Row<&str>>>(), split, columns)?
     } else {
         let rows = csv(&text.text).map_err(|(line, message)| text.fault_at(line, message))?;
-        of_rows(text, &rows, columns)?
+        of_rows(text, &rows, split, columns)?
     };
     if pairs.is_empty() {
         return Err(text.fault("has no rows below its header; expected at least one pair of sentences"));
@@ -38,7 +39,12 @@ pub(super) fn read(text: &Text, columns: Option<&Columns>) -> Result<Vec<StsPair
 }
 
 /// The pairs of rows, each with its line, below a header.
-fn of_rows<T: AsRef<str>>(text: &Text, rows: &[Row<T>], columns: Option<&Columns>) -> Result<Vec<StsPair>> {
+fn of_rows<T: AsRef<str>>(
+    text: &Text,
+    rows: &[Row<T>],
+    split: StsSplit,
+    columns: Option<&Columns>,
+) -> Result<Vec<StsPair>> {
     let Some(((line, header), rows)) = rows.split_first() else {
         return Ok(Vec::new());
     };
@@ -53,20 +59,71 @@ fn of_rows<T: AsRef<str>>(text: &Text, rows: &[Row<T>], columns: Option<&Columns
         }
     };
     let (a, b, score) = (place(&a).map_err(fault)?, place(&b).map_err(fault)?, place(&score).map_err(fault)?);
-    let read = |(line, row): &Row<T>| {
+    let splits = names.iter().position(|name| *name == SPLIT).filter(|at| ![a, b, score].contains(at));
+    let mut wanted = Wanted::new(split);
+    let mut read = |(line, row): &Row<T>| {
         if row.len() != names.len() {
             let message = format!("has {}; expected {}, as the header has", columns_of(row.len()), names.len());
             return Err(text.fault_at(*line, message));
         }
-        pair(row[a].as_ref(), row[b].as_ref(), row[score].as_ref()).map_err(|e| text.fault_at(*line, e))
+        if splits.is_some_and(|at| !wanted.has(row[at].as_ref())) {
+            return Ok(None);
+        }
+        let pair = pair(row[a].as_ref(), row[b].as_ref(), row[score].as_ref());
+        pair.map(Some).map_err(|e| text.fault_at(*line, e))
     };
-    rows.iter().map(read).collect()
+    let pairs = rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<Vec<StsPair>>>()?;
+    wanted.or_refuse(text, pairs)
+}
+
+/// The name of a column that says which split a row is of, as in sbert.net's `stsbenchmark.tsv`.
+const SPLIT: &str = "split";
+
+/// The rows of one split, where a table has several.
+struct Wanted {
+    split: StsSplit,
+    /// Names of other splits that were met.
+    others: BTreeSet<String>,
+}
+
+impl Wanted {
+    fn new(split: StsSplit) -> Wanted {
+        Wanted { split, others: BTreeSet::new() }
+    }
+
+    /// Whether a row of the split of this name is wanted.
+    fn has(&mut self, name: &str) -> bool {
+        let names: &[&str] = match self.split {
+            StsSplit::Train => &["train"],
+            StsSplit::Dev => &["dev", "validation", "val", "trial"],
+            StsSplit::Test => &["test"],
+        };
+        let found = names.contains(&name.trim().to_lowercase().as_str());
+        if !found {
+            self.others.insert(shown(name.trim()));
+        }
+        found
+    }
+
+    /// The pairs; no pair where there are others is a fault.
+    fn or_refuse(self, text: &Text, pairs: Vec<StsPair>) -> Result<Vec<StsPair>> {
+        if pairs.is_empty() && !self.others.is_empty() {
+            let others: Vec<String> = self.others.into_iter().take(LISTED).map(|name| format!("`{name}`")).collect();
+            let split = format!("{:?}", self.split).to_lowercase();
+            return Err(text.fault(format!(
+                "has no row whose column `{SPLIT}` is {split}, only {}; choose another split, or rename that column",
+                others.join(", ")
+            )));
+        }
+        Ok(pairs)
+    }
 }
 
 /// The pairs of JSON objects, one a line. The first one's keys are the columns.
-fn of_json(text: &Text, lines: &[&str], columns: Option<&Columns>) -> Result<Vec<StsPair>> {
+fn of_json(text: &Text, lines: &[&str], split: StsSplit, columns: Option<&Columns>) -> Result<Vec<StsPair>> {
     let mut chosen: Option<Columns> = None;
-    let mut read = |line: &str| {
+    let mut wanted = Wanted::new(split);
+    let mut read = |line: &str| -> std::result::Result<Option<StsPair>, String> {
         let row: Map<String, Value> = serde_json::from_str(line).map_err(|e| {
             let reason = e.to_string();
             let reason = reason.split(" at line ").next().unwrap_or_default();
@@ -79,11 +136,19 @@ fn of_json(text: &Text, lines: &[&str], columns: Option<&Columns>) -> Result<Vec
             other => Err(format!("`{name}` is {}; expected a string", shown(&other.to_string()))),
         };
         let (a, b) = (sentence(&columns.a)?, sentence(&columns.b)?);
-        let pair = pair(&a, &b, &row[&columns.score].to_string());
+        let named = [&columns.a, &columns.b, &columns.score].iter().any(|name| *name == SPLIT);
+        let of = row.get(SPLIT).and_then(Value::as_str).filter(|_| !named);
+        let pair = match of {
+            Some(of) if !wanted.has(of) => None,
+            _ => Some(pair(&a, &b, &row[&columns.score].to_string())?),
+        };
         chosen = Some(columns);
-        pair
+        Ok(pair)
     };
-    lines.iter().enumerate().map(|(i, line)| read(line).map_err(|e| text.fault_at(i + 1, e))).collect()
+    let rows = lines.iter().enumerate();
+    let pairs = rows.filter_map(|(i, line)| read(line).map_err(|e| text.fault_at(i + 1, e)).transpose());
+    let pairs = pairs.collect::<Result<Vec<StsPair>>>()?;
+    wanted.or_refuse(text, pairs)
 }
 
 /// The columns to read, all of which are among `names`, or what is wrong.
@@ -108,9 +173,13 @@ fn choose(names: &[&str], given: Option<&Columns>) -> std::result::Result<Column
         .filter(|name| ![&columns.a, &columns.b, &columns.score].contains(&&name.to_string()))
         .map(|name| (strsim::damerau_levenshtein(missing, name), name))
         .min()
-        .filter(|(distance, _)| *distance <= 1 + missing.len() / 3)
+        .filter(|(distance, _)| *distance <= 1 + missing.len() / 3 && *distance < missing.len())
         .map(|(_, name)| format!("; did you mean `{}`?", shown(name)));
-    let advice = if given.is_some() { "" } else { "; name the columns of both sentences and of the score" };
+    let advice = if given.is_some() {
+        ""
+    } else {
+        "; name the columns of both sentences and of the score: eval-sts --columns A,B,SCORE, or eval.columns of a run"
+    };
     Err(format!("has no column `{missing}`, only {}{more}{}", listed.join(", "), near.as_deref().unwrap_or(advice)))
 }
 

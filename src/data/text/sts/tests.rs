@@ -86,6 +86,42 @@ fn bad_rows_of_sts_b_are_named() {
 }
 
 #[test]
+fn a_column_of_splits_chooses_the_rows() {
+    let rows = "split\tgenre\tscore\tsentence1\tsentence2\ntrain\tx\t1\ta\tb\ndev\tx\t2\tc\td\ntest\tx\t3\te\tf\nvalidation\tx\t4\tg\th\n";
+    let objects = r#"{"sentence1": "a", "sentence2": "b", "score": 1, "split": "train"}
+{"sentence1": "e", "sentence2": "f", "score": 3, "split": "test"}
+{"sentence1": "c", "sentence2": "d", "score": 2, "split": "dev"}
+{"sentence1": "g", "sentence2": "h", "score": 4, "split": "dev"}"#;
+    let (_root, path) = folder("set", &[("a.tsv", rows), ("a.csv", &rows.replace('\t', ",")), ("a.jsonl", objects)]);
+    for file in ["a.tsv", "a.csv", "a.jsonl"] {
+        let of = |split| load(&path.join(file), split, None).unwrap().subsets[0].pairs.clone();
+        assert_eq!(of(StsSplit::Test), pairs(&[("e", "f", 3.0)]), "{file}");
+        assert_eq!(of(StsSplit::Dev), pairs(&[("c", "d", 2.0), ("g", "h", 4.0)]), "{file}");
+    }
+    std::fs::write(path.join("b.tsv"), rows.replace("test", "other")).unwrap();
+    let e = after(&path, &load(&path.join("b.tsv"), StsSplit::Test, None).unwrap_err());
+    assert_eq!(
+        e,
+        "b.tsv: has no row whose column `split` is test, only `dev`, `other`, `train`, `validation`; choose another split, or rename \
+         that column"
+    );
+}
+
+#[test]
+fn files_may_be_packed() {
+    use std::io::Write;
+    let (_root, path) = folder("set", &[]);
+    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    out.write_all(b"sentence1\tsentence2\tscore\na\tb\t1\n").unwrap();
+    let bytes = out.finish().unwrap();
+    std::fs::write(path.join("a.tsv.gz"), &bytes).unwrap();
+    assert_eq!(load(&path.join("a.tsv.gz"), StsSplit::Test, None).unwrap().subsets[0].pairs, pairs(&[("a", "b", 1.0)]));
+    std::fs::write(path.join("a.tsv.gz"), &bytes[..bytes.len() - 4]).unwrap();
+    let e = after(&path, &load(&path.join("a.tsv.gz"), StsSplit::Test, None).unwrap_err());
+    assert!(e.starts_with("a.tsv.gz: a damaged gzip file"), "{e}");
+}
+
+#[test]
 fn sentevals_folders() {
     let files = [
         ("STS.input.OnWN.txt", "a b\tc d\r\ne \"\tf\r\n"),
@@ -229,7 +265,8 @@ fn columns_by_name() {
     let listed = "only `sentence1`, `sentense2`, `score`; did you mean `sentense2`?";
     assert_eq!(e, format!("t.csv: line 1: has no column `sentence2`, {listed}"));
     let e = read("t.csv", "A man,A woman,2.5\n", None).unwrap_err();
-    let advice = "name the columns of both sentences and of the score";
+    let advice =
+        "name the columns of both sentences and of the score: eval-sts --columns A,B,SCORE, or eval.columns of a run";
     assert_eq!(e, format!("t.csv: line 1: has no column `sentence1`, only `A man`, `A woman`, `2.5`; {advice}"));
     let e = read("t.csv", "a,b,score,score\nx,y,1,2\n", None).unwrap_err();
     assert_eq!(e, "t.csv: line 1: has two columns `score`; expected one of that name");
