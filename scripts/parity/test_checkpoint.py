@@ -118,7 +118,7 @@ def test_it_is_plain_data_with_everything_in_it(run):
     for how in ({}, {"mmap": True}):
         got = state(folder, 8, **how)
         assert list(got) == [
-            "model", "projector", "optimizer", "scheduler", "scaler", "loss_state", "step", "epoch", "sampler", "seeds", "rng",
+            "model", "projector", "optimizer", "scheduler", "scaler", "loss_state", "step", "epoch", "sampler", "code_sha256", "seeds", "rng",
             "best", "config", "versions",
         ]
         assert (got["step"], got["epoch"]) == (8, 2)
