@@ -27,6 +27,10 @@ pub struct Diagnostics {
     pub delta_aic: Option<Tensor>,
     /// R2 of the Weibull line.
     pub r2: Option<Tensor>,
+    /// Hill's estimate of the tail's exponent; infinite where the tail's points are equal.
+    pub hill: Option<Tensor>,
+    /// Negatives that share the softmax: 1 / sum p^2 over an anchor's negatives, p their shares of one another's weight.
+    pub n2: Option<Tensor>,
     /// Distance at which its signal is one half; 0-dim.
     pub pivot: Option<Tensor>,
     /// The batch's exponent; 0-dim.
@@ -61,6 +65,8 @@ impl Diagnostics {
             slope: None,
             delta_aic: None,
             r2: None,
+            hill: None,
+            n2: None,
             pivot: None,
             batch_beta: None,
             batch_slope: None,
@@ -103,6 +109,8 @@ impl Diagnostics {
             slope: both(self.slope, back.slope, &behind),
             delta_aic: both(self.delta_aic, back.delta_aic, &behind),
             r2: both(self.r2, back.r2, &behind),
+            hill: both(self.hill, back.hill, &behind),
+            n2: both(self.n2, back.n2, &behind),
             pivot: both(self.pivot, back.pivot, &mean),
             batch_beta: both(self.batch_beta, back.batch_beta, &mean),
             batch_slope: both(self.batch_slope, back.batch_slope, &mean),
@@ -112,22 +120,52 @@ impl Diagnostics {
         }
     }
 
+    /// The share of the Weibull link's exponent in that of the tail, lambda beta / [`Diagnostics::hill`]: below 0.5 the variance of
+    /// the weights is finite, from 1 on their mean is not (with more and more negatives the loss has no limit).
+    pub fn criticality(&self) -> Option<Tensor> {
+        Some(self.lambda.as_ref()? * self.beta.as_ref()? / self.hill.as_ref()?)
+    }
+
     /// Names of the entries of [`Diagnostics::scalars`].
-    pub const SCALARS: [&'static str; 13] = [
+    pub const SCALARS: [&'static str; 34] = [
         "lambda_mean",
         "lambda_rho_mean",
         "lambda_aic_mean",
         "delta_aic_min",
+        "delta_aic_mean",
         "rho_mean",
         "beta_mean",
         "r2_mean",
+        "n2_mean",
+        "criticality_mean",
         "pivot",
         "batch_beta",
         "batch_slope",
         "batch_r2",
         "zero_rows",
         "near_duplicates",
+        "lambda_q05",
+        "lambda_q50",
+        "lambda_q95",
+        "delta_aic_q05",
+        "delta_aic_q50",
+        "delta_aic_q95",
+        "rho_q05",
+        "rho_q50",
+        "rho_q95",
+        "beta_q05",
+        "beta_q50",
+        "beta_q95",
+        "n2_q05",
+        "n2_q50",
+        "n2_q95",
+        "criticality_q05",
+        "criticality_q50",
+        "criticality_q95",
     ];
+
+    /// The quantiles among them; of the anchors in order that one whose place is nearest.
+    const QUANTILES: [f64; 3] = [0.05, 0.5, 0.95];
 
     /// The batch in one float64 tensor on its device, in the order of [`Diagnostics::SCALARS`]; NaN where the loss has no
     /// such thing. Reading it is one transfer, at a time of the caller's choosing.
@@ -135,15 +173,19 @@ impl Diagnostics {
         let none = || Tensor::full([] as [i64; 0], f64::NAN, (Kind::Double, self.rho.device()));
         let mean = |t: &Option<Tensor>| t.as_ref().map_or_else(none, |t| t.mean(Kind::Double));
         let same = |t: &Option<Tensor>| t.as_ref().map_or_else(none, Tensor::shallow_clone);
-        Tensor::stack(
+        let criticality = self.criticality();
+        let alone = Tensor::stack(
             &[
                 mean(&self.lambda),
                 mean(&self.lambda_rho),
                 mean(&self.lambda_aic),
                 self.delta_aic.as_ref().map_or_else(none, Tensor::min),
+                mean(&self.delta_aic),
                 self.rho.mean(Kind::Double),
                 mean(&self.beta),
                 mean(&self.r2),
+                mean(&self.n2),
+                mean(&criticality),
                 same(&self.pivot),
                 same(&self.batch_beta),
                 same(&self.batch_slope),
@@ -152,6 +194,15 @@ impl Diagnostics {
                 self.near_duplicates.to_kind(Kind::Double),
             ],
             0,
-        )
+        );
+        let rho = Some(self.rho.shallow_clone());
+        let anchors = self.rho.size()[0];
+        let absent = Tensor::full([1], f64::NAN, (Kind::Double, self.rho.device())).expand([anchors], false);
+        let columns = [&self.lambda, &self.delta_aic, &rho, &self.beta, &self.n2, &criticality];
+        let columns = columns.map(|t| t.as_ref().map_or_else(|| absent.shallow_clone(), Tensor::shallow_clone));
+        let places = Self::QUANTILES.map(|q| (q * (anchors - 1) as f64).round() as i64);
+        let sorted = Tensor::stack(&columns, 0).sort(1, false).0;
+        let quantiles = sorted.index_select(1, &Tensor::from_slice(&places).to_device(self.rho.device()));
+        Tensor::cat(&[alone, quantiles.reshape([-1])], 0)
     }
 }

@@ -184,8 +184,9 @@ impl Loss {
 
     /// One matrix of similarities, from end to end.
     fn part(&mut self, z_i: &Tensor, z_j: &Tensor, with_gradient: bool) -> Result<Part> {
-        let (pairs, plan) = self.plan(z_i, z_j)?;
+        let (pairs, mut plan) = self.plan(z_i, z_j)?;
         let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
+        plan.diagnostics.n2 = evaluated.n2;
         let product = plan.cap.product_kind(working_kind(z_i.kind()));
         let gradients = evaluated.gradient.map(|g| pairs.pull_back(&g, product)).transpose()?;
         Ok(Part { loss: evaluated.loss, gradients, diagnostics: plan.diagnostics })

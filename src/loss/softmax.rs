@@ -116,6 +116,8 @@ impl Term {
 /// The loss, 0-dim float64, and dL/dS in the working kind if it was asked for.
 pub(super) struct Evaluated {
     pub loss: Tensor,
+    /// 1 / sum p^2 over the negatives of each anchor, [A] float64; none without a term over all of them.
+    pub n2: Option<Tensor>,
     pub gradient: Option<Tensor>,
 }
 
@@ -135,7 +137,7 @@ pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Resul
     let blocks = pairs.shape.blocks();
     let buffer = || Block::buffer(&blocks, pairs.shape.candidates, pairs.delta.kind(), pairs.delta.device());
     let buffers = (buffer()?, buffer()?);
-    let mut losses = Vec::new();
+    let (mut losses, mut n2) = (Vec::new(), Vec::new());
     for block in &blocks {
         let rows = Rows {
             anchors: pairs.shape.anchors as f64,
@@ -148,9 +150,12 @@ pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Resul
             gradient: gradient.as_ref().map(|g| block.of(g)),
             buffers: (block.part(&buffers.0), block.part(&buffers.1)),
         };
-        losses.push(rows.evaluate(&plan.terms, block)?);
+        let (loss, of_block) = rows.evaluate(&plan.terms, block)?;
+        losses.push(loss);
+        n2.extend(of_block);
     }
-    Ok(Evaluated { loss: Tensor::f_cat(&losses, 0)?.mean(Kind::Double), gradient })
+    let n2 = if n2.is_empty() { None } else { Some(Tensor::f_cat(&n2, 0)?.f_view([-1])?) };
+    Ok(Evaluated { loss: Tensor::f_cat(&losses, 0)?.mean(Kind::Double), n2, gradient })
 }
 
 /// Logits of shortfalls up to a constant, in the kind of the coefficients.
@@ -203,15 +208,17 @@ struct RowLosses {
     factor: Tensor,
     /// dL/dS of the positives, [B, 1] float64.
     positive: Tensor,
+    /// 1 / sum p^2 over all negatives, [B, 1] float64.
+    n2: Option<Tensor>,
 }
 
 impl Rows {
-    /// The weighted losses of the block, [B, 1] float64; writes the gradient.
-    fn evaluate(&self, terms: &[Term], block: &Block) -> Result<Tensor> {
+    /// The weighted losses of the block and the first full term's 1 / sum p^2, [B, 1] float64; writes the gradient.
+    fn evaluate(&self, terms: &[Term], block: &Block) -> Result<(Tensor, Option<Tensor>)> {
         // A multiple of the input, so that what is not finite shows even where there is no negative.
         let mut loss = &self.positive * 0.0;
         let mut positive = loss.copy();
-        let mut written = false;
+        let (mut written, mut n2) = (false, None);
         // Lists come last: they are added to the gradient of the full terms.
         let (full, lists): (Vec<_>, Vec<_>) = terms.iter().partition(|t| matches!(t.candidates, Candidates::All));
         for term in full.into_iter().chain(lists) {
@@ -224,6 +231,7 @@ impl Rows {
             };
             loss += rows.loss;
             positive += rows.positive;
+            n2 = n2.or(rows.n2);
         }
         if let Some(gradient) = &self.gradient {
             if !written {
@@ -231,7 +239,7 @@ impl Rows {
             }
             block.positives(gradient).copy_(&positive.view([-1]));
         }
-        Ok(loss)
+        Ok((loss, n2))
     }
 
     /// Completes a term: `base` is the logit that unnormalised weights are measured from, `z` their sum over the negatives,
@@ -247,7 +255,7 @@ impl Rows {
         let factor = weighted((base - &l_pos - &loss).exp()) / self.anchors;
         // p_pos - 1 = exp(-loss) - 1.
         let positive = weighted((-&loss).expm1()) * slopes(term, &self.positive, self.cap)? / self.anchors;
-        Ok(RowLosses { loss: weighted(loss), factor, positive })
+        Ok(RowLosses { loss: weighted(loss), factor, positive, n2: None })
     }
 
     /// A term over all negatives. This is where the time goes: everything on [B, C] happens in the two buffers.
@@ -277,7 +285,9 @@ impl Rows {
         let _ = e.exp_();
         block.fill_non_negatives(&e, 0.0);
         let z = e.sum_dim_intlist([1i64].as_slice(), true, working).to_kind(Kind::Double);
-        let rows = self.complete(term, &base, &z)?;
+        let mut rows = self.complete(term, &base, &z)?;
+        let length = e.norm_scalaropt_dim(2.0, [1i64].as_slice(), true).to_kind(Kind::Double);
+        rows.n2 = Some((z / length).square());
         let Some(gradient) = &self.gradient else { return Ok(rows) };
         // dl/ds times what the entries of a row have in common.
         match (&term.power, &term.slope) {

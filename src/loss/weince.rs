@@ -78,6 +78,7 @@ impl Weince {
         diagnostics.set_gate(&gate, &pivot);
         diagnostics.set_fit(&fit, &evidence);
         diagnostics.beta = Some(anchors(&beta));
+        diagnostics.hill = Some(anchors(&tail::hill(&tail)));
         let term = Term { slope: Some(slope), power: Some(power), weight: None, candidates: Candidates::All };
         let cap = Cap { floor: config.floor, eps: config.eps };
         Ok(Plan { terms: vec![term], hardest, cap, diagnostics })

@@ -52,13 +52,15 @@ const PROGRESS: [Curve; 5] = [
     train("lr", "Learning rate", "learning rate"),
 ];
 
-const DIAGNOSTICS: [Curve; 6] = [
+const DIAGNOSTICS: [Curve; 8] = [
     train("lambda_mean", "Gate λ", "mean over anchors"),
     train("lambda_rho_mean", "Gate's part from ρ", "mean λ_ρ over anchors"),
     train("lambda_aic_mean", "Gate's part from ΔAIC", "mean λ_AIC over anchors"),
     train("delta_aic_min", "Least ΔAIC of the batch", "ΔAIC"),
     train("beta_mean", "Weibull shape β", "mean over anchors"),
     train("rho_mean", "Tail statistic ρ", "mean over anchors"),
+    train("n2_mean", "Negatives that share the softmax", "mean 1 / Σp² over anchors"),
+    train("criticality_mean", "Criticality λβ/h", "mean over anchors"),
 ];
 
 /// Writes the page beside its place and then moves it there.

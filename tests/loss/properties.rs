@@ -118,7 +118,8 @@ fn both_ways_are_the_mean_of_the_two_ways() {
             let expected: Vec<f64> = scalars(&mean).iter().zip(scalars(&back)).map(|(a, b)| (a + b) / 2.0).collect();
             for (name, (found, expected)) in Diagnostics::SCALARS.iter().zip(scalars(&both).iter().zip(expected)) {
                 // The least of all is no mean, and counts are of both.
-                if !["delta_aic_min", "near_duplicates", "zero_rows"].contains(name) {
+                let of_all = ["delta_aic_min", "near_duplicates", "zero_rows"].contains(name) || name.contains("_q");
+                if !of_all {
                     assert!((found - expected).abs() < 1e-12 || found.is_nan() && expected.is_nan(), "{yaml} {name}");
                 }
             }
@@ -365,4 +366,39 @@ fn scalars_are_the_named_statistics() {
     assert_eq!(named("rho_mean"), d.rho.mean(Kind::Double).double_value(&[]));
     assert_eq!(named("zero_rows"), 0.0);
     assert!(named("batch_beta").is_nan());
+    let sorted = |t: &Tensor| {
+        let mut values = Vec::<f64>::try_from(t).unwrap();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    // Of 32 anchors, places 1.55, 15.5 and 29.45.
+    let criticality = d.criticality().unwrap();
+    for (name, of) in [("lambda", d.lambda.as_ref().unwrap()), ("rho", &d.rho), ("criticality", &criticality)] {
+        let values = sorted(of);
+        let found = ["q05", "q50", "q95"].map(|q| named(&format!("{name}_{q}")));
+        assert_eq!(found, [values[2], values[16], values[29]], "{name}");
+    }
+    assert_eq!(named("n2_mean"), d.n2.as_ref().unwrap().mean(Kind::Double).double_value(&[]));
+}
+
+/// Of the softmax over an anchor's negatives, with the logits as they are defined.
+#[test]
+fn n2_counts_the_negatives_that_share_the_softmax() {
+    for yaml in
+        ["{kind: infonce, temperature: 0.1}", "{kind: weince, temperature: 0.1, gate: {margin: 6.0, kappa_aic: 0.3}}"]
+    {
+        let (z_i, z_j) = batch(Geometry::Random, 14, 6, 31);
+        let d = run_new(&config(yaml), Layout::OneWay, &z_i, &z_j).diagnostics;
+        let unit = |z: &Tensor| -> Tensor { z / z.norm_scalaropt_dim(2.0, [-1], true) };
+        let s: Tensor = unit(&z_i).mm(&unit(&z_j).tr());
+        let column = |t: &Option<Tensor>| {
+            t.as_ref().map_or(Tensor::zeros([14, 1], (Kind::Double, Device::Cpu)), |t| t.view([-1, 1]))
+        };
+        let (lambda, beta) = (column(&d.lambda), column(&d.beta));
+        let logits: Tensor = (1.0 - &lambda) * &s / 0.1 - lambda * beta * (&s * -1.0 + 1.0).clamp_min(1e-6).log();
+        let own = Tensor::eye(14, (Kind::Bool, Device::Cpu));
+        let p = logits.masked_fill(&own, f64::NEG_INFINITY).softmax(1, Kind::Double);
+        let expected = p.square().sum_dim_intlist([1i64].as_slice(), false, Kind::Double).reciprocal();
+        assert!(relative(&[d.n2.unwrap()], &[expected]) < 1e-12, "{yaml}");
+    }
 }
