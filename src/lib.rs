@@ -13,6 +13,7 @@ pub mod device;
 pub mod doctor;
 pub mod error;
 pub mod eval;
+pub mod evt;
 pub mod files;
 mod json;
 pub mod lock;
