@@ -137,10 +137,11 @@ fn verify(files: &[PathBuf]) -> Result<bool> {
     Ok(fine)
 }
 
-/// Those of a folder, and of its `checkpoints`, in order of their names.
+/// Those of a folder, and of its `checkpoints` and models, in order of their names.
 fn files_of_weights(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut out = Vec::new();
-    for folder in [folder.to_path_buf(), folder.join("checkpoints")].iter().filter(|f| f.is_dir()) {
+    let inside = ["checkpoints", "model", "model-best"].map(|name| folder.join(name));
+    for folder in [folder.to_path_buf()].iter().chain(&inside).filter(|f| f.is_dir()) {
         for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "cannot list the folder"))? {
             let path = entry.map_err(Error::io(folder, "cannot list the folder"))?.path();
             let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));

@@ -11,7 +11,7 @@ use weince::checkpoint::{refuse_same_file, safetensors, sha256_of, write_bytes};
 use weince::config::text::TextConfig;
 use weince::config::text_model::Pooler;
 use weince::data::text::TextTokenizer;
-use weince::data::text::sts::{self, Columns, StsSet, StsSplit};
+use weince::data::text::sts::{self, Columns, StsSplit};
 use weince::error::Error;
 use weince::eval::embed::{DEFAULT_BATCH, embed};
 use weince::eval::record::{check_target, versions};
@@ -60,7 +60,7 @@ struct Args {
     /// Where to keep the embeddings, in the form that --embeddings takes
     #[arg(long, value_name = "FILE")]
     save_embeddings: Option<PathBuf>,
-    /// Where to write the result and the whole protocol as JSON [default with --run alone: results/sts_FOLDER_FILE.json there]
+    /// Where to write the result and the whole protocol as JSON [default with --run alone: results/sts_FOLDER_FILE_SPLIT.json there]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object instead of a table
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         record.insert("data".into(), pairs.data);
         record.insert("versions".into(), versions());
         let text = serde_json::to_string_pretty(&record)?;
-        if let Some(out) = target(&args)? {
+        if let Some(out) = target(&args, &record["data"]["split"])? {
             write_bytes(&out, format!("{text}\n"))?;
         }
         if args.json {
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
 }
 
 /// Where the result goes: `--out`, else the run's folder of results for the run's own weights, else nowhere.
-fn target(args: &Args) -> weince::Result<Option<PathBuf>> {
+fn target(args: &Args, split: &Value) -> weince::Result<Option<PathBuf>> {
     match (&args.out, &args.run) {
         (Some(out), _) => Ok(Some(out.clone())),
         (None, Some(_)) if args.checkpoint.is_some() || args.max_length.is_some() => {
@@ -130,24 +130,24 @@ fn target(args: &Args) -> weince::Result<Option<PathBuf>> {
         (None, Some(run)) => {
             let results = RunFolder::open(run)?.results();
             std::fs::create_dir_all(&results).map_err(Error::io(&results, "cannot make the folder of results"))?;
-            Ok(Some(results.join(format!("sts_{}.json", name_of(args)?))))
+            let data = args.data.as_deref().unwrap_or(Path::new("."));
+            Ok(Some(results.join(format!("sts_{}.json", name_of(data, split)?))))
         }
         (None, None) => Ok(None),
     }
 }
 
-/// What tells the data from others of like names: `wordnet_test` for `data/wordnet/test.tsv`, `STSbenchmark_dev` for the split of a
-/// folder.
-fn name_of(args: &Args) -> weince::Result<String> {
-    let data = args.data.as_deref().unwrap_or(Path::new("."));
+/// What tells the data from others of like names: `wordnet_test` for `data/wordnet/test.tsv`; the split follows where it chose.
+fn name_of(data: &Path, split: &Value) -> weince::Result<String> {
     let path = std::fs::canonicalize(data).map_err(Error::io(data, "cannot find"))?;
     let last = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if path.is_dir() {
-        return Ok(format!("{}_{}", last(&path), format!("{:?}", args.split).to_lowercase()));
+    let mut name = last(&path);
+    if path.is_file() {
+        let plain = name.strip_suffix(".gz").unwrap_or(&name);
+        let stem = plain.rsplit_once('.').map_or(plain, |(stem, _)| stem);
+        name = format!("{}_{stem}", path.parent().map(last).unwrap_or_default());
     }
-    let file = last(&path);
-    let stem = file.split('.').next().unwrap_or_default();
-    Ok(format!("{}_{stem}", path.parent().map(last).unwrap_or_default()))
+    Ok(split.as_str().map_or(name.clone(), |split| format!("{name}_{split}")))
 }
 
 /// The encoder and tokenizer of a model's folder.
@@ -227,14 +227,8 @@ fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
         "max_length": tokenizer.max_length(),
         "checkpoint_sha256": sha256_of(encoder.file())?,
     });
-    let data = json!({ "path": data.display().to_string(), "split": split_of(args, &set, data), "model": encoder.file().display().to_string() });
+    let data = json!({ "path": data.display().to_string(), "split": set.split, "model": encoder.file().display().to_string() });
     Ok(Pairs { name: set.name, gold, similarities, protocol, data })
-}
-
-/// The split, where it chose a file.
-fn split_of(args: &Args, set: &StsSet, data: &Path) -> Value {
-    let chose = data.is_dir() && set.subsets.len() == 1;
-    if chose { json!(format!("{:?}", args.split).to_lowercase()) } else { Value::Null }
 }
 
 /// Pairs of embeddings that are there.

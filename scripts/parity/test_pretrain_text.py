@@ -133,6 +133,16 @@ def test_what_is_left_opens_in_both_libraries(pooler, tmp_path):
     model = SentenceTransformer(str(run / "model"), device="cpu")
     assert model.max_seq_length == 16
     assert np.abs(found - model.encode(texts[: len(found)])).max() < 1e-5
+    # What sentence-transformers writes over it holds.
+    model.max_seq_length = 5
+    model.save(str(run / "model"))
+    evaluated_by("--model", run / "model", "--data", pairs, "--save-embeddings", kept)
+    assert np.abs(load_file(kept)["a"] - model.encode(texts[: len(found)])).max() < 1e-5
+    if evaluated in ("avg_first_last", "avg_top2"):
+        model[1].layer_weights.data[0] = 0.5
+        model.save(str(run / "model"))
+        refused = subprocess.run([BIN / "eval-sts", "--model", run / "model", "--data", pairs], capture_output=True, text=True)
+        assert refused.returncode == 1 and "weighs the layers by [" in refused.stderr, refused.stderr
 
 
 def test_a_module_trains_as_the_bert_that_it_was(tmp_path):
@@ -152,7 +162,7 @@ def test_a_module_trains_as_the_bert_that_it_was(tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a\tb\tscore\n" + "".join(f"{a}\t{b}\t{i % 5}\n" for i, (a, b) in enumerate(examples)))
     kept = tmp_path / "e.safetensors"
-    record = evaluated("--model", run / "model", "--data", pairs, "--save-embeddings", kept, "--json").stdout
+    record = evaluated_by("--model", run / "model", "--data", pairs, "--save-embeddings", kept, "--json").stdout
     protocol = json.loads(record)["protocol"]
     assert (protocol["pooler"], protocol["max_length"]) == (None, 16)
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
@@ -164,7 +174,7 @@ def test_a_module_trains_as_the_bert_that_it_was(tmp_path):
     refused = subprocess.run([BIN / "eval-sts", "--model", run / "model", "--pooler", "avg", "--data", pairs], capture_output=True, text=True)
     assert refused.returncode == 2 and "leave the pooler out" in refused.stderr
     # Half way: from a state of the run, as from its end.
-    state_of = evaluated("--run", run, "--checkpoint", run / "checkpoints/step-000000006.pt", "--data", pairs, "--json").stdout
+    state_of = evaluated_by("--run", run, "--checkpoint", run / "checkpoints/step-000000006.pt", "--data", pairs, "--json").stdout
     assert json.loads(state_of)["all"] == json.loads(record)["all"]
     # A module that does not pool.
     states = tmp_path / "states.pt"
@@ -212,7 +222,7 @@ def test_the_best_is_kept_by_spearman(tmp_path):
     assert list(measured) == [2, 4, 6]
     best = torch.load(run / "checkpoints/best.pt", weights_only=True)
     assert best["best"]["value"] == max(measured.values()) and measured[best["step"]] == best["best"]["value"]
-    spearman = lambda *source: json.loads(evaluated(*source, "--data", pairs, "--json").stdout)["all"]["spearman"]
+    spearman = lambda *source: json.loads(evaluated_by(*source, "--data", pairs, "--json").stdout)["all"]["spearman"]
     assert abs(spearman("--model", run / "model") - measured[6]) < 1e-6
     assert abs(spearman("--model", run / "model-best") - measured[best["step"]]) < 1e-6
     assert abs(spearman("--run", run) - measured[6]) < 1e-6
@@ -226,7 +236,7 @@ def test_the_best_is_kept_by_spearman(tmp_path):
     assert abs(spearman("--run", run) - measured[4]) < 1e-6
 
 
-def evaluated(*args) -> subprocess.CompletedProcess:
+def evaluated_by(*args) -> subprocess.CompletedProcess:
     done = subprocess.run([BIN / "eval-sts", *map(str, args)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done
@@ -310,8 +320,9 @@ def test_what_a_state_does_not_hold_may_not_change(tmp_path):
     pretrain(config, "--run-dir", tmp_path / "run")
     file = tmp_path / "bert/config.json"
     file.write_text(file.read_text().replace('"hidden_dropout_prob": 0.0', '"hidden_dropout_prob": 0.5'))
-    again = pretrain(config, "--run-dir", tmp_path / "run", "--resume", "--set", "train.epochs=4", code=2)
-    assert "no longer those that this run began with" in again.stderr
+    for more in ([], ["--dry-run"]):
+        again = pretrain(config, "--run-dir", tmp_path / "run", "--resume", "--set", "train.epochs=4", *more, code=2)
+        assert "no longer those that this run began with" in again.stderr
 
 
 def test_another_evaluation_begins_anew(tmp_path):
@@ -322,7 +333,8 @@ def test_another_evaluation_begins_anew(tmp_path):
     config, _ = prepared(tmp_path, "avg", more=f"eval: {{path: {tmp_path}/a.tsv, every_steps: 3}}\n")
     config.write_text(config.read_text().replace("keep: 100}", "keep: 100, best_by: spearman}"))
     pretrain(config, "--run-dir", tmp_path / "run")
-    again = pretrain(config, "--run-dir", tmp_path / "run", "--resume", "--set", "train.epochs=4", "--set", f"eval.path={tmp_path}/b.tsv")
+    (tmp_path / "a.tsv").write_text((tmp_path / "b.tsv").read_text())
+    again = pretrain(config, "--run-dir", tmp_path / "run", "--resume", "--set", "train.epochs=4")
     assert "the best state so far does not count any more" in again.stderr
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     late = {line["step"]: line["spearman"] for line in lines if line["split"] == "eval" and line["step"] > 6}

@@ -61,9 +61,6 @@ pub trait RunConfig: Clone + Serialize + DeserializeOwned {
     /// The configuration of a run that goes on as this one, with what a resumed run may change taken from `before`.
     fn with_what_may_change(&self, before: &Self) -> Self;
 
-    /// Whether evaluations while training measure what those of `before` did.
-    fn measures_as(&self, before: &Self) -> bool;
-
     /// The values that every run has.
     fn common(&self) -> Common<'_>;
 

@@ -65,9 +65,11 @@ fn loss_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Resu
     let mut value = Value::deserialize(deserializer)?;
     if let Value::Mapping(map) = &mut value {
         map.entry("temperature".into()).or_insert(TEMPERATURE.into());
-        if map.get("kind").and_then(Value::as_str) == Some("weince") {
-            let tail = Mapping::from_iter([("fraction".into(), 0.2.into()), ("min_points".into(), 10.into())]);
-            map.entry("tail".into()).or_insert(tail.into());
+        if map.get("kind").and_then(Value::as_str) == Some("weince")
+            && let Value::Mapping(tail) = map.entry("tail".into()).or_insert(Mapping::new().into())
+        {
+            tail.entry("fraction".into()).or_insert(0.2.into());
+            tail.entry("min_points".into()).or_insert(10.into());
         }
     }
     read_named(value).map_err(D::Error::custom)
@@ -126,13 +128,6 @@ impl RunConfig for TextConfig {
         comparable
     }
 
-    fn measures_as(&self, before: &TextConfig) -> bool {
-        let what = |config: &TextConfig| {
-            config.eval.as_ref().map(|eval| (eval.path.clone(), eval.split, eval.columns.clone()))
-        };
-        what(self) == what(before)
-    }
-
     fn common(&self) -> Common<'_> {
         Common {
             seed: self.seed,
@@ -168,7 +163,8 @@ mod tests {
         let weince = |more: &str| parse::<LossConfig>(&format!("{{kind: weince{more}}}"), "", &[]).unwrap();
         let tail = ", tail: {fraction: 0.2, min_points: 10}";
         assert_eq!(loss("loss: {kind: weince}").unwrap(), weince(&format!(", temperature: 0.05{tail}")));
-        assert_eq!(loss("loss: {kind: weince, temperature: 0.1, tail: {}}").unwrap(), weince(", temperature: 0.1"));
+        let given = loss("loss: {kind: weince, temperature: 0.1, tail: {fraction: 0.5}}").unwrap();
+        assert_eq!(given, weince(", temperature: 0.1, tail: {fraction: 0.5, min_points: 10}"));
         let e = loss("loss: {kind: weince, gate: {margn: 3}}").unwrap_err().to_string();
         assert!(e.contains("c.yaml: loss: gate.margn: ") && e.contains("did you mean `margin`?"), "{e}");
         let e = loss("loss: {kind: wince}").unwrap_err().to_string();

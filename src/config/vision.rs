@@ -131,10 +131,6 @@ impl RunConfig for VisionConfig {
         comparable
     }
 
-    fn measures_as(&self, _before: &VisionConfig) -> bool {
-        true
-    }
-
     fn common(&self) -> Common<'_> {
         Common {
             seed: self.seed,

@@ -54,8 +54,8 @@ struct PooledBert {
 }
 
 impl SentenceEncoder {
-    /// The encoder of a folder, on the CPU. Its pooler is `pooler` or, where none is given, what the folder says: in this project's
-    /// own `weince.json`, or in sentence-transformers' `modules.json`.
+    /// The encoder of a folder, on the CPU. Its pooler is `pooler` or, where none is given, what the folder says in
+    /// sentence-transformers' `modules.json` or, without one, in this project's own `weince.json`.
     ///
     /// # Errors
     /// Files that are missing or damaged, another architecture, weights that do not fit, modules that cannot be served, and no
@@ -74,10 +74,12 @@ impl SentenceEncoder {
         }
         refuse_prompt(folder)?;
         let modules = Modules::read(folder)?;
-        let pooler = match (pooler.or(said.and_then(|said| said.pooler)), &modules.pooling) {
-            (Some(pooler), _) => pooler,
-            (None, Some(pooling)) => pooling.pooler()?,
-            (None, None) => {
+        let pooler = match (pooler, &modules.pooling, said.and_then(|said| said.pooler)) {
+            (Some(pooler), _, _) => pooler,
+            // What sentence-transformers may have written since.
+            (None, Some(pooling), _) => pooling.pooler()?,
+            (None, None, Some(pooler)) => pooler,
+            (None, None, None) => {
                 return Err(Error::Config(format!(
                     "{}: nothing there says how its hidden states become one vector a sentence (there is no modules.json); give \
                      the pooler that the model was trained with, one of {}: another gives other figures",
@@ -134,7 +136,8 @@ impl SentenceEncoder {
         let folder = SentenceEncoder::transformer(&config.path)?;
         let files =
             ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "sentence_bert_config.json"];
-        let files = files.map(|name| folder.join(name)).into_iter().chain(config.torchscript.clone());
+        let others = [Some(config.path.join("modules.json")), config.torchscript.clone()];
+        let files = files.map(|name| folder.join(name)).into_iter().chain(others.into_iter().flatten());
         let mut hash = Sha256::new();
         for file in files.filter(|file| file.exists()) {
             hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
@@ -325,14 +328,12 @@ impl SentenceEncoder {
                 write_bytes(&to.join(name), std::fs::read(&file).map_err(Error::io(&file, "cannot read"))?)?;
             }
         }
-        let said = match &self.network {
-            Network::Bert(network) => json!({ "pooler": network.pooler, "max_length": max_length }),
-            Network::Script(_) => json!({ "torchscript": SCRIPT, "max_length": max_length }),
-        };
-        write_json(to.join("weince.json"), said)?;
         match &self.network {
             Network::Bert(network) => network.save(&from, to, max_length),
-            Network::Script(module) => module.save(&to.join(SCRIPT), device),
+            Network::Script(module) => {
+                write_json(to.join("weince.json"), json!({ "torchscript": SCRIPT, "max_length": max_length }))?;
+                module.save(&to.join(SCRIPT), device)
+            }
         }
     }
 
@@ -390,8 +391,6 @@ impl PooledBert {
             config.insert("output_hidden_states".into(), true.into());
         }
         write_json(to.join("config.json"), config.into())?;
-        safetensors::save(&to.join("model.safetensors"), &self.bert.store().state_dict(), &note)?;
-
         let lower = lower_case(from)?;
         let length = json!({ "max_seq_length": max_length, "do_lower_case": lower });
         write_json(to.join("sentence_bert_config.json"), length)?;
@@ -437,7 +436,9 @@ impl PooledBert {
         let modules = modules.into_iter().enumerate().map(|(i, (kind, path))| {
             json!({ "idx": i, "name": i.to_string(), "path": path, "type": format!("sentence_transformers.models.{kind}") })
         });
-        write_json(to.join("modules.json"), modules.collect())
+        write_json(to.join("modules.json"), modules.collect())?;
+        // Last: that it is there says that the folder is whole.
+        safetensors::save(&to.join("model.safetensors"), &self.bert.store().state_dict(), &note)
     }
 }
 
@@ -527,8 +528,8 @@ struct Modules {
     /// Where transformers' files are.
     transformer: PathBuf,
     pooling: Option<Pooling>,
-    /// Whether the pooling is over several layers' states.
-    layers: bool,
+    /// The folder of a pooling over several layers' states before it.
+    layers: Option<PathBuf>,
     dense: Option<Dense>,
     normalize: bool,
 }
@@ -556,7 +557,7 @@ impl Modules {
             kind: String,
         }
         let transformer = folder.to_path_buf();
-        let mut found = Modules { transformer, pooling: None, layers: false, dense: None, normalize: false };
+        let mut found = Modules { transformer, pooling: None, layers: None, dense: None, normalize: false };
         let list = folder.join("modules.json");
         if !folder.is_dir() {
             return Err(Error::data(folder, None, "expected a model's folder, with config.json and model.safetensors"));
@@ -569,11 +570,11 @@ impl Modules {
             // Their packages move from version to version; the class's name stays.
             match kind.rsplit('.').next().unwrap_or_default() {
                 "Transformer" => found.transformer = place,
-                "WeightedLayerPooling" if found.pooling.is_none() => found.layers = true,
+                "WeightedLayerPooling" if found.pooling.is_none() => found.layers = Some(place),
                 "Pooling" if found.pooling.is_none() => {
                     let file = place.join("config.json");
                     found.pooling =
-                        Some(Pooling { modes: read_json(&file)?, layers: found.layers, dense: false, file });
+                        Some(Pooling { modes: read_json(&file)?, layers: found.layers.clone(), dense: false, file });
                 }
                 "Dense" if found.pooling.is_some() && found.dense.is_none() && !found.normalize => {
                     found.dense = Some(Dense::read(place)?);
@@ -601,17 +602,15 @@ impl Modules {
 /// The configuration of sentence-transformers' `Pooling`.
 struct Pooling {
     modes: Map<String, Value>,
-    layers: bool,
+    layers: Option<PathBuf>,
     dense: bool,
     file: PathBuf,
 }
 
 impl Pooling {
     fn pooler(&self) -> Result<Pooler> {
-        if self.layers {
-            let message =
-                "behind a WeightedLayerPooling, which may weigh layers in any way; give the pooler that it stands for";
-            return Err(Error::data(&self.file, None, message));
+        if let Some(place) = &self.layers {
+            return two_layers(place);
         }
         let modes =
             self.modes.iter().filter(|(key, value)| key.starts_with("pooling_mode_") && value.as_bool() == Some(true));
@@ -633,6 +632,36 @@ impl Pooling {
                 ))
             }
         }
+    }
+}
+
+/// The pooler of two layers' states that sentence-transformers' `WeightedLayerPooling` stands for; a mean over tokens follows it.
+fn two_layers(place: &Path) -> Result<Pooler> {
+    #[derive(Deserialize)]
+    struct Layers {
+        layer_start: usize,
+        num_hidden_layers: usize,
+    }
+    let Layers { layer_start, num_hidden_layers } = read_json(&place.join("config.json"))?;
+    let file = weights_file(place)?;
+    let tensors = checkpoint::tensors(&file)?;
+    let weights = match &tensors[..] {
+        [(_, weights)] => Vec::<f32>::try_from(weights.f_to_kind(Kind::Float)?.f_flatten(0, -1)?)?,
+        _ => Vec::new(),
+    };
+    let all: Vec<f32> = std::iter::repeat_n(0.0, layer_start).chain(weights).collect();
+    let of = |taken: [usize; 2]| (0..=num_hidden_layers).map(|i| f32::from(taken.contains(&i))).collect::<Vec<f32>>();
+    match all {
+        all if all == of([0, num_hidden_layers]) => Ok(Pooler::AvgFirstLast),
+        all if num_hidden_layers > 0 && all == of([num_hidden_layers - 1, num_hidden_layers]) => Ok(Pooler::AvgTop2),
+        all => Err(Error::data(
+            file,
+            None,
+            format!(
+                "weighs the layers by {all:?}, and expected are those of `avg_first_last` or `avg_top2`, 1 for each of its two layers and \
+                 0 for all others; give one of them as the pooler to take it in place of the folder's"
+            ),
+        )),
     }
 }
 

@@ -247,7 +247,13 @@ fn protocol(out: &mut String, runs: &[&Run]) {
         let last_step = run.metrics.records.iter().filter(|r| r.split == Split::Train).map(|r| r.step).max();
         let tail = if run.metrics.torn { ", metrics end in a torn line" } else { "" };
         let missing = run.missing_results();
-        let results = if missing.is_empty() { "complete".to_string() } else { format!("no {}", missing.join(", no ")) };
+        let results = if !run.ended {
+            "run not ended".to_string()
+        } else if missing.is_empty() {
+            "complete".to_string()
+        } else {
+            format!("no {}", missing.join(", no "))
+        };
         let mut cells = vec![
             run.name(),
             run.loss_kind.clone(),

@@ -49,11 +49,10 @@ impl TrainArgs {
         let device = device::parse(&self.device)?;
         config.check_device(device)?;
         if self.dry_run {
-            let plan = Plan::<T>::new(&config, Device::Cpu)?;
-            if self.resume {
-                plan.refuse_changes(&RunFolder::open(&run_dir)?.read_config()?, &run_dir)?;
-            }
+            let mut plan = Plan::<T>::new(&config, Device::Cpu)?;
+            let from = if self.resume { plan.take_up(&RunFolder::open_begun(&run_dir)?)? } else { None };
             print!("{}", plan.describe(device)?);
+            from.inspect(|step| println!("# goes on after step {step}"));
             return Ok(());
         }
         let plan = Plan::<T>::new(&config, device)?;

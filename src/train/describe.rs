@@ -42,8 +42,8 @@ impl<T: Task> Plan<T> {
             ));
         }
         Some(format!(
-            "note: {points} of an anchor's {negatives} negatives count as its tail, by loss.tail; a larger batch or fewer points make \
-             it one"
+            "note: {points} of an anchor's {negatives} negatives count as its tail, by loss.tail; a larger batch or fewer points (10 at \
+             least) make it one"
         ))
     }
 

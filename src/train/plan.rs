@@ -218,15 +218,27 @@ impl<T: Task> Plan<T> {
         torch_file::save(&folder.best(), &state::capture(self, step)?)
     }
 
-    /// Takes up the state of an earlier run, and gives its step.
-    fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
-        let mut same_measure = true;
+    /// Takes up the state of an earlier run, if it has one, and gives its step; writes nothing.
+    pub(super) fn take_up(&mut self, folder: &RunFolder) -> Result<Option<u64>> {
         if folder.config().is_file() {
             let before: T::Config = folder.read_config()?;
             self.refuse_changes(&before, folder.root())?;
-            same_measure = self.config.measures_as(&before);
         }
-        let Some(step) = state::restore_newest(&folder.series(), self)? else {
+        let step = state::restore_newest(&folder.series(), self)?;
+        if let Some(step) = step.filter(|step| *step > self.total_steps()) {
+            return Err(Error::Config(format!(
+                "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",
+                self.config.common().epochs,
+                self.total_steps(),
+                step.div_ceil(self.steps_per_epoch)
+            )));
+        }
+        Ok(step)
+    }
+
+    /// Goes on with an earlier run, and gives its step.
+    fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
+        let Some(step) = self.take_up(folder)? else {
             if folder.metrics().exists() {
                 return Err(Error::Config(format!(
                     "{}: the run has measurements but no checkpoint in {}; restore one there, or start a new run",
@@ -238,17 +250,6 @@ impl<T: Task> Plan<T> {
             T::load_weights(self)?.iter().for_each(|line| eprintln!("{line}"));
             return self.fill(folder);
         };
-        if !same_measure && self.best.take().is_some() {
-            eprintln!("note: the evaluation is another one now, and the best state so far does not count any more");
-        }
-        if step > self.total_steps() {
-            return Err(Error::Config(format!(
-                "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",
-                self.config.common().epochs,
-                self.total_steps(),
-                step.div_ceil(self.steps_per_epoch)
-            )));
-        }
         folder.write_environment(self.device)?;
         self.write_config(folder)?;
         T::write_notes(self, folder)?;

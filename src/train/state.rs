@@ -82,7 +82,10 @@ pub fn capture<T: Task>(plan: &Plan<T>, step: u64) -> Result<Value> {
         ("rng", Value::dict(rng)),
         (
             "best",
-            plan.best.map_or(Value::None, |b| Value::dict([("value", Value::from(b.value)), ("step", b.step.into())])),
+            plan.best.map_or(Value::None, |b| {
+                let measure = plan.task.measure().map_or(Value::None, |hash| Value::from(hash.as_str()));
+                Value::dict([("value", Value::from(b.value)), ("step", b.step.into()), ("measure", measure)])
+            }),
         ),
         ("config", Value::from_json(config)),
         (
@@ -144,6 +147,10 @@ pub fn restore<T: Task>(path: &Path, plan: &mut Plan<T>) -> Result<u64> {
         (Some(value), Some(step)) => Some(Best { value, step }),
         _ => None,
     };
+    let measure = best.get("measure").and_then(Value::as_str);
+    if measure.is_some() && measure != plan.task.measure().as_deref() && plan.best.take().is_some() {
+        eprintln!("note: the evaluation is another one now, and the best state so far does not count any more");
+    }
     Ok(step)
 }
 

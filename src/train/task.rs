@@ -100,6 +100,11 @@ pub trait Task: Sized {
     /// Whatever LibTorch reports.
     fn probe(batch: &<Self::Source as Source>::Batch, samples: i64) -> Result<<Self::Model as Learner>::Batch>;
 
+    /// What tells the evaluation while training from others, whose best state is no better; none where the run's data tell.
+    fn measure(&self) -> Option<String> {
+        None
+    }
+
     /// Evaluates after `step` updates, if it is time: what was measured, and its value.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use crate::loss::Layout;
 use crate::model::{SentenceEncoder, Store};
 use crate::progress::progress_bar;
 use crate::run::RunFolder;
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use tch::{Device, Tensor};
 
@@ -148,6 +149,15 @@ impl Task for Text {
         Ok((batch.first.first(samples, all)?, second))
     }
 
+    /// The hash of all pairs and their scores.
+    fn measure(&self) -> Option<String> {
+        let mut hash = Sha256::new();
+        for subset in &self.monitor.as_ref()?.subsets {
+            hash.update(format!("{:?}", (&subset.name, &subset.pairs)));
+        }
+        Some(format!("{:x}", hash.finalize()))
+    }
+
     fn evaluate(plan: &Plan<Text>, step: u64) -> Result<Option<(&'static str, f64)>> {
         let (Some(config), Some(set)) = (&plan.config.eval, &plan.task.monitor) else { return Ok(None) };
         if !step.is_multiple_of(config.every_steps) && step != plan.total_steps() {
@@ -181,7 +191,7 @@ impl Task for Text {
     fn write_weights(plan: &mut Plan<Text>, folder: &RunFolder) -> Result<()> {
         let config = plan.config.model.clone();
         let encoder = &mut plan.stepper.model.encoder;
-        if folder.best().is_file() {
+        if folder.best().is_file() && plan.config.checkpoint.best_by.is_some() {
             let last: Vec<Tensor> = encoder.store().state_dict().iter().map(|(_, t)| t.copy()).collect();
             encoder.take(&folder.best())?;
             encoder.save(&config.path, &folder.best_model(), config.max_length, plan.device)?;

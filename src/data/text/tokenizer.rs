@@ -125,7 +125,7 @@ impl TextTokenizer {
     /// The tokenizer of `tokenizer.json`, or else of BERT's `vocab.txt`, with what `tokenizer_config.json` says.
     ///
     /// Sentences longer than `max_length` tokens, those around them included, are cut. Where it is not given, what
-    /// `weince.json`, `sentence_bert_config.json` and then `tokenizer_config.json` say holds, at most `positions`, the longest that the model takes.
+    /// `sentence_bert_config.json`, `weince.json` and then `tokenizer_config.json` say holds, at most `positions`, the longest that the model takes.
     ///
     /// # Errors
     /// Files that are missing or damaged, a `max_length` below 3 or beyond `positions`, special tokens that the vocabulary lacks.
@@ -258,9 +258,9 @@ impl TextTokenizer {
     }
 }
 
-/// The longest sentence as the folder says: this project's own file, sentence-transformers', transformers'.
+/// The longest sentence as the folder says: sentence-transformers' file, this project's own, transformers'.
 fn folder_length(folder: &Path, config: &TokenizerConfig) -> Result<Option<usize>> {
-    for (name, key) in [("weince.json", "max_length"), ("sentence_bert_config.json", "max_seq_length")] {
+    for (name, key) in [("sentence_bert_config.json", "max_seq_length"), ("weince.json", "max_length")] {
         let file = folder.join(name);
         if file.exists() {
             let said: Map<String, Value> = read_json(&file)?;

@@ -54,6 +54,8 @@ pub struct StsSet {
     pub name: String,
     /// Its subsets, sorted by name.
     pub subsets: Vec<StsSubset>,
+    /// The split, where it chose the file or its rows.
+    pub split: Option<StsSplit>,
 }
 
 impl StsSet {
@@ -111,7 +113,7 @@ pub fn load(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<S
         let found: Vec<&str> = files.into_iter().filter(|file| names.iter().any(|name| name == file)).collect();
         let wanted = files[split as usize];
         if found.contains(&wanted) {
-            return file(&path.join(wanted), split, columns);
+            return Ok(StsSet { split: Some(split), ..file(&path.join(wanted), split, columns)? });
         }
         if !found.is_empty() {
             return Err(Error::data(path, None, format!("has no {wanted}, only {}", found.join(" and "))));
@@ -134,14 +136,15 @@ fn file(path: &Path, split: StsSplit, columns: Option<&Columns>) -> Result<StsSe
     let Some(first) = lines.first() else {
         return Err(text.fault("is empty; expected pairs of sentences with a score each"));
     };
-    let pairs = if columns.is_none() && is_sts_b(first) {
+    let (pairs, chosen) = if columns.is_none() && is_sts_b(first) {
         let rows = lines.iter().enumerate().map(|(i, line)| sts_b(line).map_err(|e| text.fault_at(i + 1, e)));
-        rows.collect::<Result<_>>()?
+        (rows.collect::<Result<_>>()?, false)
     } else {
         named::read(&text, split, columns)?
     };
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(StsSet { name: name.clone(), subsets: vec![StsSubset { name, pairs, unscored: 0 }] })
+    let subsets = vec![StsSubset { name: name.clone(), pairs, unscored: 0 }];
+    Ok(StsSet { name, subsets, split: chosen.then_some(split) })
 }
 
 /// Whether a file that begins with this line is one of the STS Benchmark's. All of its genres begin with `main-`.
@@ -191,7 +194,7 @@ fn senteval(folder: &Path, prefix: &str, inputs: &[&str], names: &[String]) -> R
         ));
     }
     let subsets = subsets.iter().map(|subset| senteval_subset(folder, prefix, subset)).collect::<Result<_>>()?;
-    Ok(StsSet { name, subsets })
+    Ok(StsSet { name, subsets, split: None })
 }
 
 fn senteval_subset(folder: &Path, prefix: &str, name: &str) -> Result<StsSubset> {

@@ -19,11 +19,11 @@ const LISTED: usize = 20;
 /// The line in which a row begins, and its fields.
 type Row<T> = (usize, Vec<T>);
 
-/// The pairs of a table. Which kind it is shows in its first line.
-pub(super) fn read(text: &Text, split: StsSplit, columns: Option<&Columns>) -> Result<Vec<StsPair>> {
+/// The pairs of a table, and whether their split chose them. Which kind it is shows in its first line.
+pub(super) fn read(text: &Text, split: StsSplit, columns: Option<&Columns>) -> Result<(Vec<StsPair>, bool)> {
     let lines = text.lines();
     let first = lines.first().copied().unwrap_or_default();
-    let pairs = if first.trim_start().starts_with('{') {
+    let (pairs, chosen) = if first.trim_start().starts_with('{') {
         of_json(text, &lines, split, columns)?
     } else if first.contains('\t') {
         let rows = lines.iter().enumerate().map(|(i, line)| (i + 1, line.split('\t').collect()));
@@ -35,7 +35,7 @@ pub(super) fn read(text: &Text, split: StsSplit, columns: Option<&Columns>) -> R
     if pairs.is_empty() {
         return Err(text.fault("has no rows below its header; expected at least one pair of sentences"));
     }
-    Ok(pairs)
+    Ok((pairs, chosen))
 }
 
 /// The pairs of rows, each with its line, below a header.
@@ -44,9 +44,9 @@ fn of_rows<T: AsRef<str>>(
     rows: &[Row<T>],
     split: StsSplit,
     columns: Option<&Columns>,
-) -> Result<Vec<StsPair>> {
+) -> Result<(Vec<StsPair>, bool)> {
     let Some(((line, header), rows)) = rows.split_first() else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), false));
     };
     let names: Vec<&str> = header.iter().map(|name| name.as_ref().trim()).collect();
     let fault = |message: String| text.fault_at(*line, message);
@@ -59,7 +59,7 @@ fn of_rows<T: AsRef<str>>(
         }
     };
     let (a, b, score) = (place(&a).map_err(fault)?, place(&b).map_err(fault)?, place(&score).map_err(fault)?);
-    let splits = names.iter().position(|name| *name == SPLIT).filter(|at| ![a, b, score].contains(at));
+    let splits = names.iter().position(|name| SPLITS.contains(name)).filter(|at| ![a, b, score].contains(at));
     let mut wanted = Wanted::new(split);
     let mut read = |(line, row): &Row<T>| {
         if row.len() != names.len() {
@@ -76,19 +76,21 @@ fn of_rows<T: AsRef<str>>(
     wanted.or_refuse(text, pairs)
 }
 
-/// The name of a column that says which split a row is of, as in sbert.net's `stsbenchmark.tsv`.
-const SPLIT: &str = "split";
+/// Names of a column that says which split a row is of, as in sbert.net's `stsbenchmark.tsv` and in SICK's one file of all.
+const SPLITS: [&str; 2] = ["split", "SemEval_set"];
 
 /// The rows of one split, where a table has several.
 struct Wanted {
     split: StsSplit,
+    /// Whether there is such a column.
+    asked: bool,
     /// Names of other splits that were met.
     others: BTreeSet<String>,
 }
 
 impl Wanted {
     fn new(split: StsSplit) -> Wanted {
-        Wanted { split, others: BTreeSet::new() }
+        Wanted { split, asked: false, others: BTreeSet::new() }
     }
 
     /// Whether a row of the split of this name is wanted.
@@ -98,6 +100,7 @@ impl Wanted {
             StsSplit::Dev => &["dev", "validation", "val", "trial"],
             StsSplit::Test => &["test"],
         };
+        self.asked = true;
         let found = names.contains(&name.trim().to_lowercase().as_str());
         if !found {
             self.others.insert(shown(name.trim()));
@@ -105,22 +108,22 @@ impl Wanted {
         found
     }
 
-    /// The pairs; no pair where there are others is a fault.
-    fn or_refuse(self, text: &Text, pairs: Vec<StsPair>) -> Result<Vec<StsPair>> {
+    /// The pairs, and whether the split chose them; no pair where there are others is a fault.
+    fn or_refuse(self, text: &Text, pairs: Vec<StsPair>) -> Result<(Vec<StsPair>, bool)> {
         if pairs.is_empty() && !self.others.is_empty() {
             let others: Vec<String> = self.others.into_iter().take(LISTED).map(|name| format!("`{name}`")).collect();
             let split = format!("{:?}", self.split).to_lowercase();
             return Err(text.fault(format!(
-                "has no row whose column `{SPLIT}` is {split}, only {}; choose another split, or rename that column",
+                "has no row whose split is {split}, only {}; choose another split, or rename that column",
                 others.join(", ")
             )));
         }
-        Ok(pairs)
+        Ok((pairs, self.asked))
     }
 }
 
 /// The pairs of JSON objects, one a line. The first one's keys are the columns.
-fn of_json(text: &Text, lines: &[&str], split: StsSplit, columns: Option<&Columns>) -> Result<Vec<StsPair>> {
+fn of_json(text: &Text, lines: &[&str], split: StsSplit, columns: Option<&Columns>) -> Result<(Vec<StsPair>, bool)> {
     let mut chosen: Option<Columns> = None;
     let mut wanted = Wanted::new(split);
     let mut read = |line: &str| -> std::result::Result<Option<StsPair>, String> {
@@ -136,8 +139,8 @@ fn of_json(text: &Text, lines: &[&str], split: StsSplit, columns: Option<&Column
             other => Err(format!("`{name}` is {}; expected a string", shown(&other.to_string()))),
         };
         let (a, b) = (sentence(&columns.a)?, sentence(&columns.b)?);
-        let named = [&columns.a, &columns.b, &columns.score].iter().any(|name| *name == SPLIT);
-        let of = row.get(SPLIT).and_then(Value::as_str).filter(|_| !named);
+        let of = SPLITS.iter().find(|name| ![&columns.a, &columns.b, &columns.score].iter().any(|c| c == *name));
+        let of = of.and_then(|name| row.get(*name)?.as_str());
         let pair = match of {
             Some(of) if !wanted.has(of) => None,
             _ => Some(pair(&a, &b, &row[&columns.score].to_string())?),

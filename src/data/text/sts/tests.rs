@@ -102,7 +102,7 @@ fn a_column_of_splits_chooses_the_rows() {
     let e = after(&path, &load(&path.join("b.tsv"), StsSplit::Test, None).unwrap_err());
     assert_eq!(
         e,
-        "b.tsv: has no row whose column `split` is test, only `dev`, `other`, `train`, `validation`; choose another split, or rename \
+        "b.tsv: has no row whose split is test, only `dev`, `other`, `train`, `validation`; choose another split, or rename \
          that column"
     );
 }
