@@ -2,6 +2,7 @@
 
 mod bert;
 mod fit;
+mod folder;
 mod layers;
 mod projector;
 mod resnet;

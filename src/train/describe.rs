@@ -7,9 +7,11 @@ use crate::config::run::RunConfig;
 use crate::device;
 use crate::error::Result;
 use crate::loss::Layout;
-use crate::torch::allocated_bytes;
+use crate::torch::{allocated_bytes, clear_gradients};
 use std::path::Path;
-use tch::Device;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tch::{Device, Kind};
 
 /// Samples of the probe that measures a model's activations.
 const PROBE: i64 = 16;
@@ -61,7 +63,7 @@ impl<T: Task> Plan<T> {
         // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
         // and the rows in float64.
         let loss = anchors * candidates * 2 * 4;
-        let activations = self.activation_bytes()?;
+        let passes = self.pass_bytes()?.map(|bytes| bytes.max(gradients));
         let memory = &format!("  {}", T::UNIT);
         let lines = [
             (
@@ -83,14 +85,15 @@ impl<T: Task> Plan<T> {
             (
                 "memory",
                 format!(
-                    "about {} MiB in all, estimated, beside LibTorch's code and what the backward pass takes for moments:",
-                    mebibytes(weights + gradients + optimizer + loss + activations.unwrap_or(0) + self.task.memory())
+                    "about {} MiB in use at the height of a step, estimated (a process on the CPU, with LibTorch and what its allocator \
+                     keeps, takes 300 MiB more and up to twice that):",
+                    mebibytes(weights + optimizer + loss + passes.unwrap_or(gradients) + self.task.memory())
                 ),
             ),
-            ("  weights, gradients, optimizer", format!("{} MiB", mebibytes(weights + gradients + optimizer))),
+            ("  weights, optimizer", format!("{} MiB", mebibytes(weights + optimizer))),
             (
-                "  activations",
-                activations.map_or("unknown on this system".to_string(), |b| {
+                "  passes, gradients",
+                passes.map_or("unknown on this system".to_string(), |b| {
                     format!("{} MiB (measured on {PROBE} {} on the CPU, scaled to the batch)", mebibytes(b), T::UNIT)
                 }),
             ),
@@ -107,17 +110,45 @@ impl<T: Task> Plan<T> {
 }
 
 impl<T: Task> Plan<T> {
-    /// What a training step keeps for its backward pass, in bytes: what a forward pass over a few images adds to the
-    /// process, scaled to both views of a batch. `None` where the system does not tell.
-    fn activation_bytes(&self) -> Result<Option<usize>> {
-        let samples = PROBE.min(self.config.common().batch_size as i64);
-        let probe = T::probe(&self.batch(0)?, samples)?;
+    /// What the passes of a training step and the gradients take at their height, in bytes: measured on a few samples and on half of them,
+    /// and drawn on to the batch. `None` where the system does not tell.
+    fn pass_bytes(&self) -> Result<Option<usize>> {
+        let batch = self.config.common().batch_size;
+        let many = (PROBE as usize).min(batch);
+        let few = (many / 2).max(2);
         // The first pass takes what the kernels keep for themselves.
-        drop(self.stepper.model.embed(&probe)?);
-        let before = allocated_bytes();
-        let _kept = self.stepper.model.embed(&probe)?;
-        let grown = before.zip(allocated_bytes()).map(|(before, after)| after.saturating_sub(before));
-        Ok(grown.map(|bytes| bytes / samples as usize * self.config.common().batch_size))
+        self.height(many)?;
+        let (Some(high), Some(low)) = (self.height(many)?, self.height(few)?) else { return Ok(None) };
+        let more = high.saturating_sub(low) * (batch - many) / (many - few).max(1);
+        Ok(Some(high + more))
+    }
+
+    /// The most memory that a forward and a backward pass over so many samples have in use at a time.
+    fn height(&self, samples: usize) -> Result<Option<usize>> {
+        let probe = T::probe(&self.batch(0)?, samples as i64)?;
+        let parameters: Vec<tch::Tensor> = self.stepper.model.parameters().into_iter().map(|(_, t)| t).collect();
+        clear_gradients(&parameters)?;
+        let Some(before) = allocated_bytes() else { return Ok(None) };
+        let done = AtomicBool::new(false);
+        let (most, passed) = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut most = before;
+                while !done.load(Ordering::Relaxed) {
+                    most = most.max(allocated_bytes().unwrap_or(0));
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                most
+            });
+            let passed = self.stepper.model.embed(&probe).and_then(|(z_1, z_2)| {
+                let sum = z_1.f_square()?.f_sum(Kind::Float)?.f_add(&z_2.f_square()?.f_sum(Kind::Float)?)?;
+                Ok(sum.f_backward()?)
+            });
+            done.store(true, Ordering::Relaxed);
+            (watch.join().unwrap_or(before), passed)
+        });
+        passed?;
+        clear_gradients(&parameters)?;
+        Ok(Some(most - before))
     }
 }
 
