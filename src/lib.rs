@@ -26,6 +26,7 @@ pub mod report;
 pub mod run;
 pub mod stats;
 pub mod sweep;
+pub mod theory;
 #[allow(unsafe_code)]
 pub mod torch;
 pub mod train;

@@ -13,6 +13,7 @@ mod optim;
 mod report;
 mod step;
 mod sweep;
+mod theory;
 mod torch_file;
 mod torchscript;
 mod train;
