@@ -58,9 +58,10 @@ impl Weince {
             (gate.lambda, gate.lambda_aic) = (rho.zeros_like(), rho.zeros_like());
         }
         let mut diagnostics = Diagnostics::new(pairs, &hardest, config.eps);
+        let hill = tail::hill(&tail);
         let beta = match &config.beta {
             BetaConfig::Fixed(b) => constant(b.value, &rho).expand_as(&rho),
-            BetaConfig::Hill(b) => tail::hill(&tail).clamp(b.min, b.max),
+            BetaConfig::Hill(b) => hill.clamp(b.min, b.max),
             BetaConfig::Slope(b) => {
                 let fallback = constant(b.fallback, &rho);
                 fit.slope.clamp(b.min, b.max).where_self(&fit.slope.gt(0.0), &fallback)
@@ -78,7 +79,7 @@ impl Weince {
         diagnostics.set_gate(&gate, &pivot);
         diagnostics.set_fit(&fit, &evidence);
         diagnostics.beta = Some(anchors(&beta));
-        diagnostics.hill = Some(anchors(&tail::hill(&tail)));
+        diagnostics.hill = Some(anchors(&hill));
         let term = Term { slope: Some(slope), power: Some(power), weight: None, candidates: Candidates::All };
         let cap = Cap { floor: config.floor, eps: config.eps };
         Ok(Plan { terms: vec![term], hardest, cap, diagnostics })

@@ -13,13 +13,6 @@ use tch::{Kind, Tensor};
 /// What the names of the layer over the first token begin with.
 pub(super) const POOLER: &str = "pooler.dense.";
 
-/// Whether sentence-transformers makes a folder's sentences small before they are tokenized.
-pub(super) fn lower_case(folder: &Path) -> Result<bool> {
-    let file = folder.join("sentence_bert_config.json");
-    let said: Map<String, Value> = if file.exists() { read_json(&file)? } else { Map::new() };
-    Ok(said.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false))
-}
-
 /// Refuses a folder that wants words before every sentence.
 pub(super) fn refuse_prompt(folder: &Path) -> Result<()> {
     let file = folder.join("config_sentence_transformers.json");

@@ -3,13 +3,13 @@
 
 use super::bert::{Bert, BertConfig};
 use super::fit::{Found, OtherNames, load};
-use super::folder::{Modules, POOLER, lower_case, refuse_prompt};
+use super::folder::{Modules, POOLER, refuse_prompt};
 use super::script::{Food, Module};
 use super::store::Store;
 use crate::checkpoint::{self, safetensors, sha256_of, write_bytes};
 use crate::config::text_model::{Pooler, TextModelConfig};
 use crate::config::whole_names;
-use crate::data::text::TextTokenizer;
+use crate::data::text::{TextTokenizer, lower_case};
 use crate::error::{Error, Result};
 use crate::json::read_json;
 use serde::Deserialize;

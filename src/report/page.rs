@@ -368,6 +368,7 @@ mod tests {
     fn run(seed: u64, records: Vec<Record>) -> Run {
         Run {
             folder: "r".into(),
+            command: "pretrain-vision",
             seed,
             loss_kind: "infonce".into(),
             config: Vec::new(),

@@ -3,6 +3,8 @@
 use super::metrics::{self, Metrics, Split};
 use super::table::{Format, Table, write_figure};
 use crate::checkpoint::sha256_of;
+use crate::config::run::{RunConfig, command_of};
+use crate::config::text::TextConfig;
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
 use crate::stats::Spread;
@@ -18,6 +20,8 @@ const MOST_PNG_BYTES: u64 = 32 << 20;
 pub struct Run {
     /// The folder.
     pub folder: PathBuf,
+    /// The command that ran it.
+    pub command: &'static str,
     /// `seed` of the configuration.
     pub seed: u64,
     /// `loss.kind` of the configuration.
@@ -97,6 +101,7 @@ impl Run {
             .get("seed")
             .and_then(serde_yaml::Value::as_u64)
             .ok_or_else(|| lacks("a whole number `seed` from 0 up"))?;
+        let command = command_of(&tree);
         let kind = tree.get("loss").and_then(|l| l.get("kind")).and_then(serde_yaml::Value::as_str);
         let loss_kind = kind.ok_or_else(|| lacks("a name `loss.kind`"))?.to_string();
         let mut config = Vec::new();
@@ -112,7 +117,21 @@ impl Run {
         let views = read_png(&folder.join("report/views.png"))?;
         let ended = RunFolder::open(folder)?.has_ended();
         let folder = folder.to_path_buf();
-        Ok(Run { folder, seed, loss_kind, config, environment, metrics, linear, knn, sts, ended, views, outdated })
+        Ok(Run {
+            folder,
+            command,
+            seed,
+            loss_kind,
+            config,
+            environment,
+            metrics,
+            linear,
+            knn,
+            sts,
+            ended,
+            views,
+            outdated,
+        })
     }
 
     /// The results that are missing, by the command that makes them.
@@ -141,7 +160,7 @@ impl Run {
 
     /// Whether it trained on text.
     fn is_text(&self) -> bool {
-        self.config.iter().any(|(key, _)| key == "model.path")
+        self.command == TextConfig::COMMAND
     }
 
     /// Median of a training value over all of the run's lines.

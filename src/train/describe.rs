@@ -117,15 +117,16 @@ impl<T: Task> Plan<T> {
         let many = (PROBE as usize).min(batch);
         let few = (many / 2).max(2);
         // The first pass takes what the kernels keep for themselves.
-        self.height(many)?;
-        let (Some(high), Some(low)) = (self.height(many)?, self.height(few)?) else { return Ok(None) };
+        let first = self.batch(0)?;
+        let height = |samples: usize| self.height(&T::probe(&first, samples as i64)?);
+        height(many)?;
+        let (Some(high), Some(low)) = (height(many)?, height(few)?) else { return Ok(None) };
         let more = high.saturating_sub(low) * (batch - many) / (many - few).max(1);
         Ok(Some(high + more))
     }
 
-    /// The most memory that a forward and a backward pass over so many samples have in use at a time.
-    fn height(&self, samples: usize) -> Result<Option<usize>> {
-        let probe = T::probe(&self.batch(0)?, samples as i64)?;
+    /// The most memory that a forward and a backward pass over a batch have in use at a time.
+    fn height(&self, batch: &<T::Model as Learner>::Batch) -> Result<Option<usize>> {
         let parameters: Vec<tch::Tensor> = self.stepper.model.parameters().into_iter().map(|(_, t)| t).collect();
         clear_gradients(&parameters)?;
         let Some(before) = allocated_bytes() else { return Ok(None) };
@@ -139,7 +140,7 @@ impl<T: Task> Plan<T> {
                 }
                 most
             });
-            let passed = self.stepper.model.embed(&probe).and_then(|(z_1, z_2)| {
+            let passed = self.stepper.model.embed(batch).and_then(|(z_1, z_2)| {
                 let sum = z_1.f_square()?.f_sum(Kind::Float)?.f_add(&z_2.f_square()?.f_sum(Kind::Float)?)?;
                 Ok(sum.f_backward()?)
             });

@@ -83,7 +83,7 @@ pub fn capture<T: Task>(plan: &Plan<T>, step: u64) -> Result<Value> {
         (
             "best",
             plan.best.map_or(Value::None, |b| {
-                let measure = plan.task.measure().map_or(Value::None, |hash| Value::from(hash.as_str()));
+                let measure = plan.task.measure().map_or(Value::None, Value::from);
                 Value::dict([("value", Value::from(b.value)), ("step", b.step.into()), ("measure", measure)])
             }),
         ),
@@ -148,7 +148,7 @@ pub fn restore<T: Task>(path: &Path, plan: &mut Plan<T>) -> Result<u64> {
         _ => None,
     };
     let measure = best.get("measure").and_then(Value::as_str);
-    if measure.is_some() && measure != plan.task.measure().as_deref() && plan.best.take().is_some() {
+    if measure.is_some() && measure != plan.task.measure() && plan.best.take().is_some() {
         eprintln!("note: the evaluation is another one now, and the best state so far does not count any more");
     }
     Ok(step)

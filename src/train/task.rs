@@ -101,7 +101,7 @@ pub trait Task: Sized {
     fn probe(batch: &<Self::Source as Source>::Batch, samples: i64) -> Result<<Self::Model as Learner>::Batch>;
 
     /// What tells the evaluation while training from others, whose best state is no better; none where the run's data tell.
-    fn measure(&self) -> Option<String> {
+    fn measure(&self) -> Option<&str> {
         None
     }
 

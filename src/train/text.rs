@@ -26,6 +26,8 @@ pub struct Text {
     corpus: Arc<Corpus>,
     tokenizer: Arc<TextTokenizer>,
     monitor: Option<StsSet>,
+    /// The hash of the monitor's pairs and their scores.
+    measure: Option<String>,
 }
 
 /// A sentence encoder in training.
@@ -52,6 +54,15 @@ impl Learner for TextModel {
         let z = embed(&first.twice()?)?;
         Ok((z.f_narrow(0, 0, n)?, z.f_narrow(0, n, n)?))
     }
+}
+
+/// The hash of all pairs of a set and their scores.
+fn hash_of(set: &StsSet) -> String {
+    let mut hash = Sha256::new();
+    for subset in &set.subsets {
+        hash.update(format!("{:?}", (&subset.name, &subset.pairs)));
+    }
+    format!("{:x}", hash.finalize())
 }
 
 impl Task for Text {
@@ -90,7 +101,8 @@ impl Task for Text {
             }
         }
         let tokenizer = SentenceEncoder::tokenizer(&config.model)?;
-        Ok(Text { corpus, tokenizer: Arc::new(tokenizer), monitor })
+        let measure = monitor.as_ref().map(hash_of);
+        Ok(Text { corpus, tokenizer: Arc::new(tokenizer), monitor, measure })
     }
 
     fn model(&self, config: &TextConfig, device: Device) -> Result<TextModel> {
@@ -149,13 +161,8 @@ impl Task for Text {
         Ok((batch.first.first(samples, all)?, second))
     }
 
-    /// The hash of all pairs and their scores.
-    fn measure(&self) -> Option<String> {
-        let mut hash = Sha256::new();
-        for subset in &self.monitor.as_ref()?.subsets {
-            hash.update(format!("{:?}", (&subset.name, &subset.pairs)));
-        }
-        Some(format!("{:x}", hash.finalize()))
+    fn measure(&self) -> Option<&str> {
+        self.measure.as_deref()
     }
 
     fn evaluate(plan: &Plan<Text>, step: u64) -> Result<Option<(&'static str, f64)>> {

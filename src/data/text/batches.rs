@@ -102,8 +102,6 @@ impl Source for Sentences {
         }
         let place = (position.epoch, position.step / WINDOW);
         if window.place != Some(place) {
-            // Empty, so that a failure leaves no half of another place.
-            *window = Window::default();
             *window = Window { batches: self.window(sampler, order, place.0, place.1)?, place: Some(place) };
         }
         self.batch(&window.batches[(position.step % WINDOW) as usize])

@@ -178,10 +178,7 @@ impl TextTokenizer {
             .with_truncation(Some(cut))
             .map_err(|e| Error::data(&source, None, format!("cannot cut sentences to {max_length} tokens: {e}")))?
             .with_padding(None::<PaddingParams>);
-        let file = folder.join("sentence_bert_config.json");
-        let said: Map<String, Value> = if file.exists() { read_json(&file)? } else { Map::new() };
-        let lower = said.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
-        Ok(TextTokenizer { tokenizer, pad, left: padded_left, lower, max_length })
+        Ok(TextTokenizer { tokenizer, pad, left: padded_left, lower: lower_case(folder)?, max_length })
     }
 
     /// The token ids of sentences, see [`TextTokenizer::padded`].
@@ -256,6 +253,13 @@ impl TextTokenizer {
             beyond.count()
         )))
     }
+}
+
+/// Whether sentence-transformers makes a folder's sentences small before they are tokenized.
+pub(crate) fn lower_case(folder: &Path) -> Result<bool> {
+    let file = folder.join("sentence_bert_config.json");
+    let said: Map<String, Value> = if file.exists() { read_json(&file)? } else { Map::new() };
+    Ok(said.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false))
 }
 
 /// The longest sentence as the folder says: sentence-transformers' file, this project's own, transformers'.

@@ -2,6 +2,7 @@
 
 use super::record::Wrong;
 use crate::config::text_data::CorpusConfig;
+use crate::data::text::GZIP;
 use crate::error::{Error, Result};
 use crate::torch::Mapped;
 use flate2::bufread::MultiGzDecoder;
@@ -10,8 +11,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How a gzip file begins, and no text does.
-const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 /// The byte order mark of UTF-8.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 

@@ -1,7 +1,7 @@
 //! Text files by line, with errors that name the line.
 
 use super::StsPair;
-use crate::data::text::has_visible;
+use crate::data::text::{GZIP, has_visible};
 use crate::error::{Error, Result};
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
@@ -9,9 +9,6 @@ use std::path::{Path, PathBuf};
 
 /// Most characters of a stranger's text in an error.
 const SHOWN: usize = 60;
-
-/// How a gzip file begins.
-const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// A file in UTF-8, read whole, perhaps packed with gzip.
 pub(super) struct Text {
