@@ -3,7 +3,8 @@
 //! The neighbours are exact and the same for every batch size, thread count and device.
 
 use super::features::{Classes, Features};
-use super::search::{Neighbour, Rows, Search};
+use super::rows::Rows;
+use super::search::{Neighbour, Search};
 use super::split::stratified;
 use crate::config::eval::{AUTHORS_BATCH, Bank, KnnConfig};
 use crate::error::{Error, Result};

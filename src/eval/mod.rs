@@ -14,6 +14,8 @@ pub mod logistic;
 mod panels;
 mod precondition;
 pub mod record;
+pub mod rows;
+pub mod retrieval;
 pub mod run;
 mod search;
 mod softmax;

@@ -5,8 +5,8 @@
 //! k-th best is kept and scored again in float64, in one fixed order. Ties go to the lower bank index, so duplicates in the
 //! bank rank by their place in it. Features that have collapsed to a point make everything a candidate: slow, and still right.
 
-use super::features::Features;
 use super::panels::{Panels, Reader};
+use super::rows::{Rows, product_error};
 use crate::augment::dispatch;
 use crate::error::Result;
 use crate::torch::{with_floats, workers};
@@ -30,107 +30,6 @@ const CHUNK: usize = 32;
 
 /// Similarity and bank index.
 pub(super) type Neighbour = (f64, u32);
-
-/// Rows as they were given, with their norms in float64, where no square of a float32 number overflows or vanishes.
-pub(super) struct Rows {
-    values: Vec<f32>,
-    norms: Vec<f64>,
-    d: usize,
-}
-
-impl Rows {
-    pub fn of(features: &Features) -> Result<Rows> {
-        let (values, d) = (Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?, features.dim());
-        let norms = values.par_chunks(d).map(|row| products(row, [row])[0].sqrt()).collect();
-        Ok(Rows { values, norms, d })
-    }
-
-    /// Some of the rows, in the order given.
-    pub fn select(&self, indices: &[i64]) -> Rows {
-        let row = |&i: &i64| &self.values[i as usize * self.d..][..self.d];
-        let values = indices.iter().flat_map(row).copied().collect();
-        Rows { values, norms: indices.iter().map(|&i| self.norms[i as usize]).collect(), d: self.d }
-    }
-
-    pub fn count(&self) -> usize {
-        self.norms.len()
-    }
-
-    /// How many have norm 0.
-    pub fn zeros(&self) -> usize {
-        self.norms.iter().filter(|norm| **norm == 0.0).count()
-    }
-
-    fn row(&self, i: usize) -> &[f32] {
-        &self.values[i * self.d..][..self.d]
-    }
-
-    /// Writes a row divided by its norm, in float32; one of norm 0 stays 0.
-    fn write_unit(&self, i: usize, unit: &mut [f32]) {
-        let norm = if self.norms[i] > 0.0 { self.norms[i] } else { 1.0 };
-        dispatch(
-            #[inline(always)]
-            || unit.iter_mut().zip(self.row(i)).for_each(|(unit, v)| *unit = (f64::from(*v) / norm) as f32),
-        );
-    }
-
-    /// The rows `begin..end` divided by their norms.
-    fn units(&self, begin: usize, end: usize) -> Vec<f32> {
-        let mut units = vec![0.0; (end - begin) * self.d];
-        units.par_chunks_mut(self.d).zip(begin..end).for_each(|(unit, i)| self.write_unit(i, unit));
-        units
-    }
-
-    /// The same as a tensor.
-    ///
-    /// # Shapes
-    /// [rows, d]
-    fn unit_tensor(&self, begin: usize, end: usize, device: Device) -> Result<Tensor> {
-        Ok(Tensor::f_from_slice(&self.units(begin, end))?.f_view([-1, self.d as i64])?.f_to_device(device)?)
-    }
-
-    /// Unit rows, transposed, so many to a block.
-    fn blocks(&self, rows: usize, device: Device) -> Result<Vec<Tensor>> {
-        let count = self.count();
-        let block = |begin| Ok(self.unit_tensor(begin, count.min(begin + rows), device)?.f_tr()?);
-        (0..count).step_by(rows).map(block).collect()
-    }
-
-    /// The cosines of a row and some of other rows, in float64. 0 where a norm is 0.
-    fn similarities<const N: usize>(&self, row: usize, others: &Rows, indices: [u32; N]) -> [f64; N] {
-        let products = products(self.row(row), indices.map(|i| others.row(i as usize)));
-        std::array::from_fn(|n| {
-            let norms = self.norms[row] * others.norms[indices[n] as usize];
-            if norms == 0.0 { 0.0 } else { products[n] / norms }
-        })
-    }
-}
-
-/// The products of a row and some of others: in float64, where those of float32 numbers are exact, and summed in an order
-/// that only the length decides.
-fn products<const N: usize>(x: &[f32], others: [&[f32]; N]) -> [f64; N] {
-    const LANES: usize = 8;
-    let (whole, rest) = x.as_chunks::<LANES>();
-    let halves = others.map(|y| y.as_chunks::<LANES>());
-    let sums = dispatch(
-        #[inline(always)]
-        || {
-            let mut sums = [[0f64; LANES]; N];
-            let columns = halves.map(|(y, _)| &y[..whole.len()]);
-            for (i, x) in whole.iter().enumerate() {
-                let x = x.map(f64::from);
-                for (sums, y) in sums.iter_mut().zip(columns) {
-                    sums.iter_mut().zip(x).zip(y[i]).for_each(|((sum, x), y)| *sum += x * f64::from(y));
-                }
-            }
-            sums
-        },
-    );
-    std::array::from_fn(|n| {
-        let rest = rest.iter().zip(halves[n].1).map(|(&x, &y)| f64::from(x) * f64::from(y));
-        sums[n].iter().sum::<f64>() + rest.sum::<f64>()
-    })
-}
 
 /// Unit rows of a bank as the products want them.
 enum Units {
@@ -165,7 +64,7 @@ impl Sampled {
     }
 
     fn with(bank: &Rows, order: Vec<u32>, sample: usize) -> Sampled {
-        let panels = Panels::right_of(order.len(), bank.d, |place, row| bank.write_unit(order[place] as usize, row));
+        let panels = Panels::right_of(order.len(), bank.dim(), |place, row| bank.write_unit(order[place] as usize, row));
         Sampled { panels, order, sample }
     }
 }
@@ -187,10 +86,7 @@ impl<'a> Search<'a> {
     }
 
     fn with(bank: &'a Rows, units: Units) -> Search<'a> {
-        // Products of length d in any order: d roundings; each of the two unit rows adds one, and one to its norm.
-        let roundings = (bank.d as f64 + 4.0) * f64::from(f32::EPSILON) / 2.0;
-        let error = roundings / (1.0 - roundings).max(0.5);
-        Search { ranking: Ranking { bank, margin: (2.0 * error) as f32 }, units }
+        Search { ranking: Ranking { bank, margin: (2.0 * product_error(bank.dim())) as f32 }, units }
     }
 
     /// The nearest `k` bank rows of all rows, nearest first, at most `batch` rows at a time and in their order, for `take`. On
@@ -234,7 +130,7 @@ impl Ranking<'_> {
 
     fn by_panels(&self, bank: &Sampled, rows: &Rows, begin: usize, end: usize, k: usize) -> Vec<Vec<Neighbour>> {
         let units = rows.units(begin, end);
-        let parts = parts(&units, rows.d);
+        let parts = parts(&units, rows.dim());
         let mut candidates = self.candidates(end - begin, k);
         let asked = self.sample(bank, &parts, &mut candidates);
         self.ask(bank, asked, &parts, &mut candidates);
@@ -242,9 +138,9 @@ impl Ranking<'_> {
         // Those of which the sample promised too much ask again without it.
         let failed: Vec<usize> = (0..candidates.len()).filter(|row| !candidates[*row].complete()).collect();
         if !failed.is_empty() {
-            let units: Vec<f32> = failed.iter().flat_map(|row| &units[row * rows.d..][..rows.d]).copied().collect();
+            let units: Vec<f32> = failed.iter().flat_map(|row| &units[row * rows.dim()..][..rows.dim()]).copied().collect();
             let mut again = self.candidates(failed.len(), k);
-            self.ask(bank, 0, &self::parts(&units, rows.d), &mut again);
+            self.ask(bank, 0, &self::parts(&units, rows.dim()), &mut again);
             again.iter_mut().for_each(|c| c.finish(|place| bank.order[place as usize]));
             failed.into_iter().zip(again).for_each(|(row, found)| candidates[row] = found);
         }
@@ -430,11 +326,9 @@ mod tests {
     use super::*;
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
-    use tch::Kind;
 
     fn rows(values: &[f32], d: usize) -> Rows {
-        let labels = Tensor::zeros([(values.len() / d) as i64], (Kind::Int64, Device::Cpu));
-        Rows::of(&Features::new(&Tensor::from_slice(values).view([-1, d as i64]), &labels).unwrap()).unwrap()
+        Rows::new(values.to_vec(), d)
     }
 
     fn random(count: usize, seed: u64) -> Vec<f32> {
