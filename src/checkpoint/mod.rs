@@ -15,6 +15,7 @@ mod value;
 mod zip;
 
 pub use atomic::{refuse_same_file, write_atomically, write_beside_and_rename, write_bytes, write_changed};
+pub(crate) use numpy::npy_header;
 pub use numpy::{load_npz, load_pickle};
 pub use series::Series;
 pub use value::Value;

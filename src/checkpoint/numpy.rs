@@ -39,11 +39,28 @@ pub fn load_npz(path: &Path) -> Result<Vec<(String, Tensor)>> {
     Ok(arrays)
 }
 
-/// An array in the format of `numpy.save`: magic number, version, length of the header, the header as a Python dict, elements.
+/// An array in the format of `numpy.save`.
+fn npy(bytes: &[u8]) -> std::result::Result<Tensor, String> {
+    let header = npy_header(bytes)?;
+    array(header.kind, &header.shape, header.fortran, &bytes[header.begin..])
+}
+
+/// What a file of `numpy.save` says of its elements.
+#[derive(Debug)]
+pub(crate) struct NpyHeader {
+    pub kind: Kind,
+    pub shape: Vec<i64>,
+    /// Whether the first index is the one that changes fastest.
+    pub fortran: bool,
+    /// Where the elements begin, at most the file's length.
+    pub begin: usize,
+}
+
+/// Reads magic number, version, length of the header, and the header, which is a Python dict. The error is the reason alone.
 ///
 /// # Source
 /// <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
-fn npy(bytes: &[u8]) -> std::result::Result<Tensor, String> {
+pub(crate) fn npy_header(bytes: &[u8]) -> std::result::Result<NpyHeader, String> {
     let damaged = || "no array of numpy.save: it is cut off or damaged".to_string();
     let (length, begin) = match bytes {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 10),
@@ -56,13 +73,15 @@ fn npy(bytes: &[u8]) -> std::result::Result<Tensor, String> {
     let header = std::str::from_utf8(header).map_err(|_| damaged())?;
     let after = |key: &str| header.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());
     let code = after("descr").and_then(|rest| rest.strip_prefix('\'')?.split_once('\''));
-    let (code, _) = code.ok_or_else(|| format!("elements that are no plain numbers: {}", header.trim()))?;
+    let (code, _) = code.ok_or_else(|| {
+        format!("elements that are no plain numbers: {}", header.trim().chars().take(200).collect::<String>())
+    })?;
     let kind = kind(code).ok_or_else(|| format!("elements {code:?}, which are not understood"))?;
     let fortran = after("fortran_order").is_some_and(|rest| rest.starts_with("True"));
     let shape = after("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')')).ok_or_else(damaged)?.0;
     let sizes = shape.split(',').map(str::trim).filter(|size| !size.is_empty()).map(str::parse);
     let shape = sizes.collect::<std::result::Result<Vec<i64>, _>>().map_err(|_| damaged())?;
-    array(kind, &shape, fortran, &bytes[begin + length..])
+    Ok(NpyHeader { kind, shape, fortran, begin: begin + length })
 }
 
 /// The element type of numpy's code for it; none for big-endian numbers and for what LibTorch has not.

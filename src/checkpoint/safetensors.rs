@@ -114,7 +114,7 @@ pub fn load(path: &Path) -> Result<Contents> {
 }
 
 /// The header, whose tensors follow one another without gaps up to the file's end, and where their data begin.
-fn read_header(path: &Path, file: &mut File, length: u64) -> Result<(Metadata, u64)> {
+pub(crate) fn read_header(path: &Path, file: &mut File, length: u64) -> Result<(Metadata, u64)> {
     let mut size = [0; 8];
     if length == 0 {
         return Err(Error::data(path, None, "the file is empty"));
@@ -167,7 +167,8 @@ fn dtype(name: &str, kind: Kind) -> Result<Dtype> {
     })
 }
 
-fn kind(dtype: Dtype) -> Option<Kind> {
+/// LibTorch's name of an element type; none for those that it is not asked for here.
+pub(crate) fn kind(dtype: Dtype) -> Option<Kind> {
     Some(match dtype {
         Dtype::F32 => Kind::Float,
         Dtype::F64 => Kind::Double,

@@ -4,6 +4,7 @@
 //! wraps them in a record (see [`record::record`]). To add one: a module here, a binary in `bin/` that calls it.
 
 pub mod adam;
+mod array;
 pub mod command;
 pub mod embed;
 pub mod features;
@@ -11,6 +12,7 @@ pub mod knn;
 mod lbfgs;
 pub mod linear;
 pub mod logistic;
+pub mod matrix;
 mod panels;
 mod precondition;
 pub mod record;
@@ -24,3 +26,4 @@ pub mod split;
 pub mod sts;
 
 pub use features::{Features, extract};
+pub use matrix::Matrix;

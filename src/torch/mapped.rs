@@ -4,10 +4,31 @@ use crate::error::{Error, Result};
 use memmap2::Mmap;
 use std::fs::File;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// A file that is mapped into memory for reading.
 #[derive(Debug)]
 pub struct Mapped(Mmap);
+
+/// What shows that an open file was written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Bytes.
+    pub length: u64,
+    /// When it was last written to, where the system says.
+    pub time: Option<SystemTime>,
+}
+
+impl Stamp {
+    /// That of a file now.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of(file: &File) -> std::io::Result<Stamp> {
+        let data = file.metadata()?;
+        Ok(Stamp { length: data.len(), time: data.modified().ok() })
+    }
+}
 
 impl Mapped {
     /// Maps a file of this project. It must be one that is never changed under its name: those that
@@ -24,8 +45,8 @@ impl Mapped {
         Ok(Mapped(map))
     }
 
-    /// Maps a user's file, which the user is asked to leave alone. Who reads it asks the open file for its length and time of
-    /// change before each access, checks what is read each time, and keeps copies only.
+    /// Maps a user's file, which the user is asked to leave alone. Who reads it asks the open file for its [`Stamp`] before
+    /// each access, checks what is read each time, and keeps copies only.
     ///
     /// # Errors
     /// A file that cannot be mapped; `path` names it.

@@ -19,7 +19,7 @@ pub use cuda::{CudaDevice, CudaStatus, cuda_status};
 pub use fused::{AdamArgs, SgdArgs, fused_adam, fused_sgd};
 pub use generator::generator_state;
 pub use gradient::{clear_gradients, known_gradient, total_norm};
-pub use mapped::Mapped;
+pub use mapped::{Mapped, Stamp};
 pub use measure::{Mark, allocated_bytes, device_memory};
 pub use script::{Baked, Member, Script};
 pub use smallest::{smallest, smallest_with_columns};

@@ -17,12 +17,13 @@ pub use report::{CorpusReport, LeftOut};
 
 use crate::config::text_data::{CorpusConfig, CorpusFormat};
 use crate::error::{Error, Result};
+use crate::torch::Stamp;
 use index::Index;
 use objects::Objects;
 use rayon::prelude::*;
 use record::{Reader, lines_of};
 use sha2::{Digest, Sha256};
-use source::{Source, Stamp};
+use source::Source;
 use std::sync::{Mutex, PoisonError};
 use table::Table;
 

@@ -4,12 +4,11 @@ use super::record::Wrong;
 use crate::config::text_data::CorpusConfig;
 use crate::data::text::GZIP;
 use crate::error::{Error, Result};
-use crate::torch::Mapped;
+use crate::torch::{Mapped, Stamp};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// The byte order mark of UTF-8.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
@@ -21,13 +20,6 @@ pub(super) struct Source {
     file: File,
     map: Mapped,
     opened: Stamp,
-}
-
-/// What shows that a file was written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub length: u64,
-    pub time: Option<SystemTime>,
 }
 
 impl Source {
@@ -120,8 +112,7 @@ impl Source {
 }
 
 fn stamp(file: &File, path: &Path) -> Result<Stamp> {
-    let data = file.metadata().map_err(Error::io(path, "cannot read the corpus"))?;
-    Ok(Stamp { length: data.len(), time: data.modified().ok() })
+    Stamp::of(file).map_err(Error::io(path, "cannot read the corpus"))
 }
 
 /// The inflated bytes, in a file of the system's temporary folder that has no name and goes with the process.
