@@ -5,7 +5,7 @@
 use std::time::Instant;
 use tch::{Device, Kind, Tensor};
 use weince::eval::matrix::Matrix;
-use weince::eval::retrieval::passes::Pairs;
+use weince::search::passes::Pairs;
 use weince::eval::rows::Rows;
 
 const ROUNDS: usize = 5;

@@ -24,6 +24,7 @@ pub mod optim;
 pub mod progress;
 pub mod report;
 pub mod run;
+pub mod search;
 pub mod stats;
 pub mod sweep;
 pub mod theory;

@@ -16,7 +16,7 @@ const RIGHT_VECTORS: usize = 2;
 const MOST_LANES: usize = 16;
 
 /// Takes the products of rows of the left side.
-pub(super) trait Reader {
+pub(crate) trait Reader {
     /// Products of a row of the left side that are all below this need not be read.
     fn floor(&self, row: usize) -> f32;
 
@@ -25,7 +25,7 @@ pub(super) trait Reader {
 }
 
 /// Rows in the order in which the kernel reads them: `width` rows side by side, the last of them filled up with 0.
-pub(super) struct Panels {
+pub(crate) struct Panels {
     values: Vec<f32>,
     width: usize,
     rows: usize,

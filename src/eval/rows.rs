@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use tch::{Device, Tensor};
 
 /// Rows as they were given, with their norms in float64, where no square of a float32 number overflows or vanishes.
+#[derive(Debug)]
 pub struct Rows {
     values: Vec<f32>,
     norms: Vec<f64>,
@@ -14,6 +15,10 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// The rows of features.
+    ///
+    /// # Errors
+    /// What LibTorch reports.
     pub fn of(features: &Features) -> Result<Rows> {
         Ok(Rows::new(Vec::<f32>::try_from(&features.features().f_flatten(0, -1)?)?, features.dim()))
     }
@@ -31,8 +36,14 @@ impl Rows {
         Rows { values, norms: indices.iter().map(|&i| self.norms[i as usize]).collect(), d: self.d }
     }
 
+    /// How many rows there are.
     pub fn count(&self) -> usize {
         self.norms.len()
+    }
+
+    /// The numbers, row after row.
+    pub fn values(&self) -> &[f32] {
+        &self.values
     }
 
     /// The length of a row.

@@ -56,7 +56,6 @@ impl AnchorEstimate {
         finite(&[positive], "logit of a positive")?;
         let m = logits.len() as f64;
         let lse = log_sum_exp(logits);
-        let ln_z = lse - m.ln();
         let (mut squares, mut others, mut largest, mut mean_logit) = (0.0, 0.0, 0.0_f64, 0.0);
         for (place, x) in logits.iter().enumerate() {
             let p = (x - lse).exp();
@@ -72,10 +71,18 @@ impl AnchorEstimate {
                 rest.ln()
             };
         }
+        let sums = RowSums { items: m, ln_mass: lse, squares, others, mean_logit, largest };
+        Ok(AnchorEstimate::from_sums(&sums, positive))
+    }
+
+    /// From sums over an anchor's logits, and the logit of its positive.
+    pub fn from_sums(sums: &RowSums, positive: f64) -> AnchorEstimate {
+        let RowSums { items: m, ln_mass, squares, others, mean_logit, largest } = *sums;
+        let ln_z = ln_mass - m.ln();
         let v = (m * squares - 1.0) * m / (m - 1.0);
         let plug_in = ln_z - positive;
-        let jackknife = plug_in - (m - 1.0) * ((m / (m - 1.0)).ln() + others / m);
-        Ok(AnchorEstimate {
+        let jackknife = plug_in - (m - 1.0) * ((1.0 / (m - 1.0)).ln_1p() + others / m);
+        AnchorEstimate {
             ln_z,
             plug_in,
             delta: plug_in + v / (2.0 * m),
@@ -85,8 +92,25 @@ impl AnchorEstimate {
             largest,
             concentration: squares,
             divergence: mean_logit - ln_z,
-        })
+        }
     }
+}
+
+/// Sums over the logits `x_j` of an anchor's items; `p` is their softmax.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowSums {
+    /// The number of items, at least 2.
+    pub items: f64,
+    /// log Σ e^x.
+    pub ln_mass: f64,
+    /// Σ p².
+    pub squares: f64,
+    /// Σ log(1 - p).
+    pub others: f64,
+    /// Σ p x.
+    pub mean_logit: f64,
+    /// The largest p.
+    pub largest: f64,
 }
 
 /// Where the corpus comes from.
@@ -181,6 +205,11 @@ impl Search {
     /// Over a corpus of this many items.
     pub fn new(corpus: Corpus, items: usize) -> Search {
         Search { corpus, anchors: Vec::new(), columns: vec![0.0; items] }
+    }
+
+    /// Of anchors that are there, and what each item gathered of their softmax, Σ_i p_ij.
+    pub fn of(corpus: Corpus, anchors: Vec<AnchorEstimate>, columns: Vec<f64>) -> Search {
+        Search { corpus, anchors, columns }
     }
 
     /// The anchors so far.
