@@ -7,6 +7,7 @@ pub mod contact_sheet;
 pub mod figure;
 pub mod metrics;
 pub mod page;
+pub mod picture;
 pub mod run;
 pub mod table;
 pub mod tensorboard;

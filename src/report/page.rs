@@ -2,7 +2,7 @@
 //!
 //! The page depends on the runs' files alone: the same files give the same bytes.
 
-use super::figure::{Axis, BarChart, LineChart, Point, Series};
+use super::figure::{Axis, BarChart, LineChart, Mark, Point, Series};
 use super::metrics::Split;
 use super::run::{Group, Run, comparison, differences, figures};
 use super::table::{Format, escape, write_figure};
@@ -174,12 +174,16 @@ fn curves(out: &mut String, heading: &str, explanation: &str, curves: &[Curve], 
         let series: Vec<Series> = groups
             .iter()
             .enumerate()
-            .map(|(colour, group)| Series { label: group.label.clone(), colour, points: mean_curve(group, curve) })
+            .map(|(colour, group)| {
+                let points = mean_curve(group, curve);
+                Series { label: group.label.clone(), colour, mark: Mark::Line, points }
+            })
             .filter(|series| !series.points.is_empty())
             .collect();
         if !series.is_empty() {
             let (x, y) = (Axis::linear("training step"), Axis::linear(curve.axis));
-            figure(&mut charts, &LineChart { title: curve.title.to_string(), x, y, series }.to_svg()?);
+            let chart = LineChart { title: curve.title.to_string(), x, y, series, rules: Vec::new() };
+            figure(&mut charts, &chart.to_svg()?);
         }
     }
     if !charts.is_empty() {
@@ -213,7 +217,7 @@ fn mean_curve(group: &Group, curve: &Curve) -> Vec<Point> {
     }
     let point = |(steps, values): (Vec<f64>, Vec<f64>)| {
         let (step, value) = (Spread::of(&steps)?, Spread::of(&values)?);
-        Some(Point { x: step.mean, y: value.mean, spread: value.std })
+        Some(Point { x: step.mean, y: value.mean, band: value.std.map(|std| [value.mean - std, value.mean + std]) })
     };
     bins.into_values().filter_map(point).collect()
 }
@@ -391,11 +395,11 @@ mod tests {
         // Three steps a point: 0, 1, 2 give 1 and 3 in the two runs, whose standard deviation is the root of 2.
         assert_eq!(curve.len(), 134);
         assert_eq!((curve[0].x, curve[0].y), (1.0, 2.0));
-        assert!(
-            curve.iter().all(|p| (p.spread.unwrap() - 2f64.sqrt()).abs() < 1e-12 && (p.y - p.x - 1.0).abs() < 1e-9)
-        );
+        assert!(curve.iter().all(
+            |p| p.band.is_some_and(|b| (b[1] - b[0] - 8f64.sqrt()).abs() < 1e-12) && (p.y - p.x - 1.0).abs() < 1e-9
+        ));
         let alone = Group { label: "g".into(), runs: vec![run(0, records(0.0))] };
-        assert!(mean_curve(&alone, &PROGRESS[0]).iter().all(|p| p.spread.is_none()));
+        assert!(mean_curve(&alone, &PROGRESS[0]).iter().all(|p| p.band.is_none()));
     }
 
     #[test]
