@@ -1,7 +1,7 @@
 //! Pictures as files: a chart as SVG and PNG beside the numbers that it shows as CSV.
 //!
-//! PNG is made from the SVG, at twice its size. Its letters are those of DejaVu Sans, which is part of the program, whatever
-//! fonts the machine has: equal pictures are equal files everywhere.
+//! PNG is made from the SVG, at twice its size. Its letters are those of DejaVu Sans, which is part of the program (its licence,
+//! Bitstream Vera's, is in the font itself), whatever fonts the machine has: equal pictures are equal files everywhere.
 
 use super::figure::{Histogram, LineChart, Rule};
 use crate::checkpoint::write_bytes;
@@ -244,4 +244,130 @@ fn fonts() -> Arc<fontdb::Database> {
         Arc::new(fonts)
     };
     FONTS.get_or_init(load).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figure::{Axis, Mark, Point, Sample, Series};
+    use super::*;
+
+    fn chart(title: &str) -> LineChart {
+        let points = vec![
+            Point { x: 1.0, y: 0.1, band: Some([1e-300, 0.5]) },
+            Point { x: 2.0, y: f64::NAN, band: None },
+            Point { x: 1.0 / 3.0, y: 1e21, band: None },
+        ];
+        LineChart {
+            title: title.into(),
+            x: Axis::linear("x"),
+            y: Axis::log("y"),
+            series: vec![Series { label: "a, \"b\"\nc".into(), colour: 0, mark: Mark::Line, points }],
+            rules: vec![Rule::Horizontal(0.25, "limit".into()), Rule::Diagonal("y = x".into())],
+        }
+    }
+
+    /// The share of dark pixels between those corners, in pixels of the SVG.
+    fn ink(png: &[u8], [left, top, right, bottom]: [u32; 4]) -> f64 {
+        let image = image::load_from_memory(png).unwrap().to_luma8();
+        let mut dark = 0;
+        for y in 2 * top..2 * bottom {
+            dark += (2 * left..2 * right).filter(|x| image.get_pixel(*x, y).0[0] < 128).count();
+        }
+        dark as f64 / f64::from(4 * (right - left) * (bottom - top))
+    }
+
+    #[test]
+    fn a_png_is_twice_as_large_and_has_the_text() {
+        let png = to_png(&chart("MMMMMMMMMM").to_svg().unwrap()).unwrap();
+        assert_eq!(png, to_png(&chart("MMMMMMMMMM").to_svg().unwrap()).unwrap());
+        let image = image::load_from_memory(&png).unwrap();
+        assert_eq!((image.width(), image.height()), (1280, 760));
+        assert_eq!(image.to_rgba8().get_pixel(0, 0).0, [255; 4]);
+        // Ten bold M of 15 pixels are about 150 wide, and about a fourth of their box is ink; without a headline there is none.
+        let headline = [16, 12, 150, 27];
+        let empty = to_png(&chart("").to_svg().unwrap()).unwrap();
+        assert_eq!(ink(&empty, headline), 0.0);
+        let share = ink(&png, headline);
+        assert!((0.1..0.6).contains(&share), "{share}");
+        // The same letters in a regular face have less ink.
+        let regular = to_png(&chart("MMMMMMMMMM").to_svg().unwrap().replace("font-weight=\"bold\"", "")).unwrap();
+        assert!(ink(&regular, headline) < 0.85 * share);
+        // The ordinate's label is turned and at the left edge; Greek and signs have shapes of their own.
+        assert!(ink(&png, [4, 150, 24, 300]) > 0.0);
+        let letters =
+            ["ξ", "σ", "β", "λ", "→", "∞", "≤", "±", "−", "é"].map(|c| to_png(&chart(c).to_svg().unwrap()).unwrap());
+        for (i, letter) in letters.iter().enumerate() {
+            assert!(letters[..i].iter().all(|other| other != letter), "letter {i} looks as another one");
+        }
+        assert!(to_png("no svg").unwrap_err().to_string().contains("not an SVG document"));
+    }
+
+    #[test]
+    fn csv_is_read_back_by_another_reader() {
+        let csv = Numbers::of_lines(&chart("t")).to_csv().unwrap();
+        let mut reader = csv::Reader::from_reader(csv.as_bytes());
+        assert_eq!(reader.headers().unwrap(), vec!["series", "x", "y", "low", "high"]);
+        let rows: Vec<Vec<String>> = reader.records().map(|r| r.unwrap().iter().map(String::from).collect()).collect();
+        assert_eq!(
+            rows,
+            [
+                ["a, \"b\"\nc", "1", "0.1", "1e-300", "0.5"],
+                ["a, \"b\"\nc", "2", "", "", ""],
+                ["a, \"b\"\nc", "0.3333333333333333", "1e21", "", ""],
+                ["limit", "", "0.25", "", ""],
+            ]
+        );
+        for value in [1.0 / 3.0, -1e-300, 5e-324, f64::MAX, 0.0, 123_456_789.125, 9.999e15, 1e16, f64::NEG_INFINITY] {
+            assert_eq!(written(&value.into()).parse::<f64>().unwrap().to_bits(), value.to_bits());
+        }
+        let odd = Numbers { rows: vec![vec![Cell::Empty]], ..Numbers::new(&["a", "b"]) };
+        assert!(odd.to_csv().unwrap_err().to_string().contains("row 0 of its numbers has 1 cells"));
+    }
+
+    #[test]
+    fn a_histograms_numbers_are_its_bins_and_curves() {
+        let chart = Histogram {
+            title: "t".into(),
+            x: "x".into(),
+            samples: vec![Sample { label: "s".into(), colour: 0, values: vec![0.0, 0.1, 1.0] }],
+            bins: 2,
+            density: true,
+            curves: vec![Series {
+                label: "law".into(),
+                colour: 1,
+                mark: Mark::Line,
+                points: vec![Point::new(0.25, 1.5), Point::new(0.75, 0.5)],
+            }],
+            rules: vec![Rule::Vertical(0.5, "median".into())],
+        };
+        let csv = Numbers::of_histogram(&chart).unwrap().to_csv().unwrap();
+        let bins = "s,0,0.5,2,1.3333333333333333\ns,0.5,1,1,0.6666666666666666\n";
+        let others = "law,0.25,0.25,,1.5\nlaw,0.75,0.75,,0.5\nmedian,0.5,0.5,,\n";
+        assert_eq!(csv, format!("series,low,high,count,density\n{bins}{others}"));
+        let counts = Numbers::of_histogram(&Histogram { density: false, ..chart }).unwrap().to_csv().unwrap();
+        assert!(counts.contains("law,0.25,0.25,1.5,\n"));
+    }
+
+    #[test]
+    fn a_picture_is_three_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let picture = Picture::of_lines("tail-1.a_b", &chart("T")).unwrap();
+        let paths = picture.write(folder.path()).unwrap();
+        let names = ["tail-1.a_b.svg", "tail-1.a_b.png", "tail-1.a_b.csv"];
+        assert_eq!(paths, names.map(|name| folder.path().join(name)));
+        let read = || paths.iter().map(|p| std::fs::read(p).unwrap()).collect::<Vec<_>>();
+        let first = read();
+        assert_eq!(first[0], picture.svg.as_bytes());
+        assert!(first[1].starts_with(b"\x89PNG"));
+        picture.write(folder.path()).unwrap();
+        assert_eq!(read(), first);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing unfinished is left");
+        for name in ["", "a/b", "..", ".a", "a b"] {
+            let refused = Picture { name: name.into(), ..picture.clone() }.write(folder.path());
+            assert!(refused.unwrap_err().to_string().contains("expected a name of"), "{name}");
+        }
+        let broken = Picture { svg: "<svg".into(), name: "broken".into(), ..picture };
+        assert!(broken.write(folder.path()).unwrap_err().to_string().contains("picture `broken`: not an SVG"));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
 }

@@ -32,7 +32,7 @@ impl BarChart {
         // Room for the figures above the bars; bars without height still get an axis.
         let (low, high) = (least.min(0.0) * 1.12, most.max(0.0) * 1.12);
         let y = Scale { log: false, low, high: if low == high { 1.0 } else { high } };
-        let legend: Vec<_> = self.series.iter().map(|(label, colour)| Key::filled(label, *colour)).collect();
+        let legend: Vec<_> = self.series.iter().map(|(label, colour)| Key::line(label, *colour)).collect();
         let x = Scale { log: false, low: 0.0, high: self.groups.len() as f64 };
         draw(|root| {
             let area = header(root, &self.title, &legend)?;
@@ -99,7 +99,7 @@ impl IntervalChart {
         let all = self.series.iter().flat_map(|(_, _, values)| values).copied().chain(ends);
         let y = Scale::new(&Axis::linear(&self.y), all.filter(|v| v.is_finite()), 0.08)
             .ok_or_else(|| Error::Input(format!("figure `{}`: no finite value to draw", self.title)))?;
-        let legend: Vec<_> = self.series.iter().map(|(label, colour, _)| Key::filled(label, *colour)).collect();
+        let legend: Vec<_> = self.series.iter().map(|(label, colour, _)| Key::line(label, *colour)).collect();
         let x = Scale { log: false, low: 0.0, high: self.series.len() as f64 };
         draw(|root| {
             let area = header(root, &self.title, &legend)?;

@@ -138,7 +138,13 @@ impl Histogram {
                 chart.draw_series([Polygon::new(outline.clone(), colour.mix(0.1).filled())])?;
                 chart.draw_series([PathElement::new(outline, colour.stroke_width(pixels(1.6)))])?;
             }
-            let labels = rule::draw(&mut chart, &self.rules, &x, &y)?;
+            let curves = self.curves.iter().map(|c| c.points.iter().map(|p| (p.x, p.y)).collect::<Vec<_>>());
+            let stems = heights
+                .iter()
+                .flat_map(|of| edges.windows(2).zip(of).map(|(e, height)| (0.5 * (e[0] + e[1]), *height)));
+            let stems = stems.filter(|(_, height)| *height > 0.0).map(|(at, height)| vec![(at, 0.0), (at, height)]);
+            let drawn: Vec<_> = curves.chain(stems).collect();
+            let labels = rule::draw(&mut chart, &self.rules, &x, &y, &drawn)?;
             for curve in &self.curves {
                 let places: Vec<_> = curve.points.iter().map(|p| (p.x, p.y)).collect();
                 if curve.mark == super::Mark::Dots {

@@ -90,7 +90,7 @@ impl LineChart {
         }
         let points = || shown.iter().flatten();
         let xs = points().map(|p| p.x).chain(self.rules.iter().filter_map(Rule::x).filter(|v| self.x.shows(*v)));
-        // Dots would be cut in half at the edges. A line of dots has its whiskers there too.
+        // Dots would be cut in half at the edges.
         let dotted = self.series.iter().any(|s| s.mark.has_dots());
         // A band may reach below zero, which a logarithmic axis cannot show: it does not stretch that axis.
         let ys = points().flat_map(|p| [Some(p.y), p.band.map(|b| b[0]), p.band.map(|b| b[1])]).flatten();
@@ -105,11 +105,15 @@ impl LineChart {
             let area = header(root, &self.title, &legend)?;
             let mut chart = frame(&area, x.range(7), y.range(6), 44)?;
             mesh(&mut chart, &x, Some(&self.x.label), &y, &self.y.label)?;
-            let labels = rule::draw(&mut chart, &self.rules, &x, &y)?;
+            let drawn: Vec<_> =
+                self.series.iter().zip(&shown).flat_map(|(s, points)| outline(s, points, &x, &y)).collect();
+            let labels = rule::draw(&mut chart, &self.rules, &x, &y, &drawn)?;
+            // Bands first: none of them covers another series.
             for (series, points) in self.series.iter().zip(&shown) {
                 intervals(&mut chart, series, points, &x, &y)?;
-                let places = points.iter().map(|p| (x.place(p.x), y.place(p.y))).collect();
-                marks(&mut chart, series, places)?;
+            }
+            for (series, points) in self.series.iter().zip(&shown) {
+                marks(&mut chart, series, points.iter().map(|p| (x.place(p.x), y.place(p.y))).collect())?;
             }
             rule::write(&mut chart, labels)
         })
@@ -121,27 +125,40 @@ pub(super) fn keys(series: &[Series]) -> impl Iterator<Item = Key<'_>> {
     series.iter().map(|s| Key { label: &s.label, colour: palette(s.colour), mark: Some(s.mark) })
 }
 
+/// Lower and upper ends of the points' intervals, as far as the plane reaches.
+fn ends<'a>(points: &'a [Point], x: &Scale, y: &Scale) -> impl Iterator<Item = [(f64, f64); 2]> + use<'a> {
+    let (x, y) = (*x, *y);
+    points.iter().filter_map(move |p| {
+        let band = p.band.filter(|b| !b.iter().any(|v| v.is_nan()))?;
+        Some(band.map(|value| (x.place(p.x), y.place(value).clamp(y.low, y.high))))
+    })
+}
+
+/// The polylines that a series is seen as.
+fn outline(series: &Series, points: &[Point], x: &Scale, y: &Scale) -> Vec<Vec<(f64, f64)>> {
+    let places = points.iter().map(|p| (x.place(p.x), y.place(p.y)));
+    match series.mark {
+        Mark::Dots => places.map(|at| vec![at, at]).chain(ends(points, x, y).map(Vec::from)).collect(),
+        _ => vec![places.collect()],
+    }
+}
+
 fn intervals(chart: &mut Canvas, series: &Series, points: &[Point], x: &Scale, y: &Scale) -> Drawn<()> {
     let colour = palette(series.colour);
-    let ends: Vec<_> = points
-        .iter()
-        .filter_map(|p| {
-            let [low, high] = p.band.filter(|b| !b.iter().any(|v| v.is_nan()))?;
-            let end = |value: f64| (x.place(p.x), y.place(value).clamp(y.low, y.high));
-            Some((end(low), end(high)))
-        })
-        .collect();
+    let ends: Vec<_> = ends(points, x, y).collect();
     if series.mark == Mark::Dots {
         let cap = 3 * SUBPIXELS;
         let style = colour.stroke_width(pixels(1.2));
-        for (low, high) in ends {
+        for [low, high] in ends {
             chart.draw_series([PathElement::new(vec![low, high], style)])?;
-            let caps = [low, high].map(|at| EmptyElement::at(at) + PathElement::new(vec![(-cap, 0), (cap, 0)], style));
+            // What reaches beyond the plane has no end to be marked.
+            let caps = [low, high].into_iter().filter(|at| at.1 > y.low && at.1 < y.high);
+            let caps = caps.map(|at| EmptyElement::at(at) + PathElement::new(vec![(-cap, 0), (cap, 0)], style));
             chart.draw_series(caps)?;
         }
     } else if ends.len() >= 2 {
-        let mut band: Vec<_> = ends.iter().map(|(_, high)| *high).collect();
-        band.extend(ends.iter().rev().map(|(low, _)| *low));
+        let mut band: Vec<_> = ends.iter().map(|[_, high]| *high).collect();
+        band.extend(ends.iter().rev().map(|[low, _]| *low));
         chart.draw_series([Polygon::new(band, colour.mix(0.18).filled())])?;
     }
     Ok(())

@@ -39,14 +39,15 @@ const RULE: RGBColor = RGBColor(110, 110, 110);
 const FONT: &str = "Helvetica, Arial, sans-serif";
 /// plotters rounds coordinates to integers: drawing on a finer grid keeps curves smooth.
 const SUBPIXELS: i32 = 4;
-/// The width of a character in em: the viewer's font is unknown, and this is generous for any of the family.
-const CHARACTER: f64 = 0.6;
+/// The size of the ticks' labels, in pixels.
+const TICK_SIZE: f64 = 12.0;
 const WIDTH: i32 = 640;
 const HEIGHT: i32 = 380;
-/// Left of the plane: the ordinate's label and ticks.
+/// Left of the plane: the ordinate's label and ticks; more where the ticks' labels are long.
 const LEFT: i32 = 64;
 const MARGIN: i32 = 8;
-const RIGHT_MARGIN: i32 = 20;
+/// Half a tick's label is beyond the plane.
+const RIGHT_MARGIN: i32 = 24;
 const PLANE_WIDTH: i32 = WIDTH - MARGIN - LEFT - RIGHT_MARGIN;
 
 /// Charts of this module in rows of `columns`, as one SVG document.
@@ -110,13 +111,13 @@ fn draw(body: impl FnOnce(&Area) -> Drawn<()>) -> Result<String> {
 struct Key<'a> {
     label: &'a str,
     colour: RGBColor,
-    /// What stands before the label; `None` is a bar's colour.
+    /// What stands before the label; `None` is the shade of a bar.
     mark: Option<Mark>,
 }
 
 impl<'a> Key<'a> {
-    fn filled(label: &'a str, colour: usize) -> Key<'a> {
-        Key { label, colour: palette(colour), mark: None }
+    fn line(label: &'a str, colour: usize) -> Key<'a> {
+        Key { label, colour: palette(colour), mark: Some(Mark::Line) }
     }
 
     fn draw(&self, root: &Area, x: i32, y: i32, size: f64) -> Drawn<()> {
@@ -126,6 +127,10 @@ impl<'a> Key<'a> {
             root.draw(&PathElement::new([(x + px(from), y), (x + px(to), y)], style))
         };
         match self.mark {
+            None => {
+                let swatch = [(x, y - px(5)), (x + px(16), y + px(5))];
+                root.draw(&Rectangle::new(swatch, tint(self.colour).filled()))?;
+            }
             Some(Mark::Dots) => {}
             Some(Mark::Dashed) => {
                 line(0, 6)?;
@@ -141,27 +146,41 @@ impl<'a> Key<'a> {
     }
 }
 
+/// About the width of a text in pixels. The viewer's font is unknown: these are the widths of a broad one, in em.
+fn breadth(text: &str, size: f64) -> f64 {
+    let of = |c: char| match c {
+        'i' | 'j' | 'l' | 'I' | ' ' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' => 0.32,
+        'f' | 'r' | 't' | '-' | '(' | ')' | '/' => 0.41,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' => 0.96,
+        '=' | '+' | '<' | '>' | '→' | '∞' | '≤' | '≥' | 'A'..='Z' => 0.75,
+        // Scripts whose letters fill a square.
+        '\u{2e80}'.. => 1.0,
+        _ => 0.63,
+    };
+    size * text.chars().map(of).sum::<f64>()
+}
+
 /// The largest size up to `size` at which the text is no wider than so many pixels.
-fn fitting(text: &str, size: f64, width: i32) -> f64 {
-    size.min(f64::from(width) / (text.chars().count().max(1) as f64 * CHARACTER))
+fn fitting(text: &str, size: f64, width: f64) -> f64 {
+    size.min(width / breadth(text, 1.0).max(1.0))
 }
 
 /// Headline and legend; what is left below them. Long texts are set smaller.
 fn header<'a>(root: &Area<'a>, title: &str, legend: &[Key]) -> Drawn<Area<'a>> {
     let px = |v: i32| v * SUBPIXELS;
     // Bold letters are wider.
-    let size = fitting(title, 15.0 * 1.15, WIDTH - 32) / 1.15;
+    let size = fitting(title, 15.0, f64::from(WIDTH - 32) / 1.15);
     let headline = (FONT, size * 1.24 * f64::from(SUBPIXELS)).into_font().style(FontStyle::Bold).color(&INK);
     root.draw(&Text::new(title.to_string(), (px(16), px(12)), headline))?;
     let (mut x, mut y) = (px(16), px(46));
     for key in legend.iter().filter(|key| !key.label.is_empty()) {
-        let size = fitting(key.label, 12.0, WIDTH - 32 - 22);
-        let wide = px(22) + (key.label.chars().count() as f64 * CHARACTER * size) as i32 * SUBPIXELS + px(16);
+        let size = fitting(key.label, 12.0, f64::from(WIDTH - 32 - 22));
+        let wide = px(22) + pixels(breadth(key.label, size)) as i32;
         if x + wide > px(WIDTH) && x > px(16) {
             (x, y) = (px(16), y + px(18));
         }
         key.draw(root, x, y, size)?;
-        x += wide;
+        x += wide + px(16);
     }
     let top = if legend.iter().all(|key| key.label.is_empty()) { px(38) } else { y + px(14) };
     Ok(root.split_vertically(top).1)
@@ -169,13 +188,15 @@ fn header<'a>(root: &Area<'a>, title: &str, legend: &[Key]) -> Drawn<Area<'a>> {
 
 /// The plane inside its axes, with that many pixels below it for what describes the abscissa.
 fn frame<'a, 'b>(area: &'b Area<'a>, x: Ticked, y: Ticked, below: i32) -> Drawn<Canvas<'a, 'b>> {
+    // The ordinate's label takes 26 pixels with what is around the ticks' labels.
+    let left = LEFT.max(26 + y.breadth.ceil() as i32);
     ChartBuilder::on(area)
         .margin_right(RIGHT_MARGIN * SUBPIXELS)
         .margin_left(MARGIN * SUBPIXELS)
         .margin_bottom(MARGIN * SUBPIXELS)
         .margin_top(6 * SUBPIXELS)
         .x_label_area_size(below * SUBPIXELS)
-        .y_label_area_size(LEFT * SUBPIXELS)
+        .y_label_area_size(left * SUBPIXELS)
         .build_cartesian_2d(x, y)
 }
 
@@ -186,8 +207,8 @@ fn mesh(chart: &mut Canvas, x: &Scale, x_label: Option<&str>, y: &Scale, y_label
     mesh.bold_line_style(GRID.stroke_width(pixels(1.0)))
         .light_line_style(TRANSPARENT)
         .axis_style(INK.stroke_width(pixels(1.0)))
-        .x_label_style(text(12.0))
-        .y_label_style(text(12.0))
+        .x_label_style(text(TICK_SIZE))
+        .y_label_style(text(TICK_SIZE))
         .axis_desc_style(text(13.0))
         .x_label_formatter(&format_x)
         .y_label_formatter(&format_y)

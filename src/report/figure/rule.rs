@@ -1,8 +1,8 @@
-//! Reference lines: dashed and grey, behind what is drawn, with a short label that keeps clear of the other labels.
+//! Reference lines: dashed and grey, behind what is drawn, with a short label where there is room for it.
 
 use super::line::{dashes, inside};
 use super::scale::Scale;
-use super::{CHARACTER, Canvas, Drawn, Key, RULE, SUBPIXELS, pixels, text};
+use super::{Canvas, Drawn, Key, RULE, SUBPIXELS, breadth, pixels, text};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -67,46 +67,56 @@ pub(super) fn keys(rules: &[Rule]) -> impl Iterator<Item = Key<'_>> {
     })
 }
 
-/// Draws the lines, and finds places for their labels, which are to be written last.
-pub(super) fn draw<'r>(chart: &mut Canvas, rules: &'r [Rule], x: &Scale, y: &Scale) -> Drawn<Vec<Label<'r>>> {
+/// Draws the lines, and finds places for their labels, which are to be written last. `drawn` are the polylines that the labels
+/// should keep clear of, in places of the plane.
+pub(super) fn draw<'r>(
+    chart: &mut Canvas,
+    rules: &'r [Rule],
+    x: &Scale,
+    y: &Scale,
+    drawn: &[Vec<(f64, f64)>],
+) -> Drawn<Vec<Label<'r>>> {
     let (across, down) = chart.plotting_area().get_pixel_range();
     let (wide, tall) = (across.end - across.start, down.end - down.start);
     let mut labels: Vec<Label> = Vec::new();
-    for rule in rules {
-        let places = rule.places(x, y);
+    let lines: Vec<_> = rules.iter().map(|rule| rule.places(x, y)).collect();
+    for (rule, places) in rules.iter().zip(&lines) {
         let Some(first) = places.first().copied() else { continue };
-        for part in inside(&places, x, y) {
+        for part in inside(places, x, y) {
             dashes(chart, part, RULE.stroke_width(pixels(1.2)))?;
         }
         let (text, candidates): (&str, Vec<(i32, i32)>) = match rule {
-            Rule::Diagonal(_) => continue,
             Rule::Horizontal(_, text) => {
                 let at = ((y.high - first.1) / (y.high - y.low) * f64::from(tall)) as i32;
                 let rows = [at - TALL / 2 - SUBPIXELS, at + TALL / 2 + SUBPIXELS];
-                let lefts = [wide - width(text) - AWAY, AWAY, (wide - width(text)) / 2];
+                let room = wide - width(text) - 2 * AWAY;
+                let lefts = [8, 0, 4, 6, 2, 7, 5, 3, 1].map(|eighths| AWAY + room * eighths / 8);
                 (text, lefts.iter().flat_map(|left| rows.map(|row| (*left, row))).collect())
             }
             Rule::Vertical(_, text) => {
                 let at = ((first.0 - x.low) / (x.high - x.low) * f64::from(wide)) as i32;
-                let rows = (0..8).map(|row| TALL * row + TALL / 2 + AWAY);
+                let rows = (0..tall / TALL).map(|row| TALL * row + TALL / 2 + AWAY);
                 (text, rows.flat_map(|row| [(at + AWAY, row), (at - AWAY - width(text), row)]).collect())
             }
+            Rule::Diagonal(_) => continue,
         };
         if text.is_empty() {
             continue;
         }
-        let fits = |(left, middle): &(i32, i32)| {
-            let (left, middle) = (*left, *middle);
-            let clear = |l: &Label| {
-                (middle - l.middle).abs() >= TALL || left >= l.left + width(l.text) || l.left >= left + width(text)
-            };
-            left >= 0
-                && left + width(text) <= wide
-                && middle >= TALL / 2
-                && middle <= tall - TALL / 2
-                && labels.iter().all(clear)
+        let hidden = |&(left, middle): &(i32, i32)| {
+            let (right, top, bottom) = (left + width(text), middle - TALL / 2, middle + TALL / 2);
+            let over = |l: &&Label| (middle - l.middle).abs() < TALL && left < l.left + width(l.text) && l.left < right;
+            let out = left < 0 || right > wide || top < 0 || bottom > tall;
+            let part = |scale: &Scale, share: f64| scale.low + share * (scale.high - scale.low);
+            let (across, down) =
+                (|v: i32| f64::from(v) / f64::from(wide), |v: i32| 1.0 - f64::from(v) / f64::from(tall));
+            let around_x = Scale { low: part(x, across(left)), high: part(x, across(right)), ..*x };
+            let around_y = Scale { low: part(y, down(bottom)), high: part(y, down(top)), ..*y };
+            let crossed: usize = drawn.iter().chain(&lines).map(|line| inside(line, &around_x, &around_y).len()).sum();
+            (out, labels.iter().filter(over).count(), crossed)
         };
-        let (left, middle) = candidates.iter().copied().find(fits).unwrap_or(candidates[0]);
+        // The first of those that hide least.
+        let Some((left, middle)) = candidates.into_iter().min_by_key(hidden) else { continue };
         labels.push(Label { text, left, middle });
     }
     Ok(labels)
@@ -125,5 +135,5 @@ pub(super) fn write(chart: &mut Canvas, labels: Vec<Label>) -> Drawn<()> {
 }
 
 fn width(label: &str) -> i32 {
-    (label.chars().count() as f64 * CHARACTER * SIZE) as i32 * SUBPIXELS
+    pixels(breadth(label, SIZE)) as i32
 }

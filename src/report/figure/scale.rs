@@ -74,7 +74,9 @@ impl Scale {
     }
 
     pub(super) fn range(&self, ticks: usize) -> Ticked {
-        Ticked { low: self.low, high: self.high, ticks: self.ticks(ticks) }
+        let ticks = self.ticks(ticks);
+        let breadth = ticks.iter().map(|t| super::breadth(&self.label(*t), super::TICK_SIZE)).fold(0.0, f64::max);
+        Ticked { low: self.low, high: self.high, ticks, breadth }
     }
 
     pub(super) fn label(&self, place: f64) -> String {
@@ -87,6 +89,8 @@ pub(super) struct Ticked {
     low: f64,
     high: f64,
     ticks: Vec<f64>,
+    /// About the width of the widest tick's label in pixels.
+    pub(super) breadth: f64,
 }
 
 impl Ranged for Ticked {
