@@ -109,10 +109,13 @@ impl LineChart {
                 self.series.iter().zip(&shown).flat_map(|(s, points)| outline(s, points, &x, &y)).collect();
             let labels = rule::draw(&mut chart, &self.rules, &x, &y, &drawn)?;
             // Bands first: none of them covers another series.
-            for (series, points) in self.series.iter().zip(&shown) {
+            for (series, points) in self.series.iter().zip(&shown).filter(|(series, _)| series.mark != Mark::Dots) {
                 intervals(&mut chart, series, points, &x, &y)?;
             }
             for (series, points) in self.series.iter().zip(&shown) {
+                if series.mark == Mark::Dots {
+                    intervals(&mut chart, series, points, &x, &y)?;
+                }
                 marks(&mut chart, series, points.iter().map(|p| (x.place(p.x), y.place(p.y))).collect())?;
             }
             rule::write(&mut chart, labels)
