@@ -8,16 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tch::Tensor;
 use weince::checkpoint::{refuse_same_file, safetensors, sha256_of, write_bytes};
-use weince::config::text::TextConfig;
 use weince::config::text_model::Pooler;
-use weince::data::text::TextTokenizer;
 use weince::data::text::sts::{self, Columns, StsSplit};
 use weince::error::Error;
-use weince::eval::embed::{DEFAULT_BATCH, embed};
+use weince::eval::embed::DEFAULT_BATCH;
 use weince::eval::record::{check_target, versions};
 use weince::eval::sts::{Gold, Similarities, evaluate, sides, similarities};
-use weince::model::SentenceEncoder;
-use weince::progress::progress_bar;
+use weince::eval::{Space, TextRunEncoder};
 use weince::run::RunFolder;
 
 /// Ranks pairs of sentences by the cosine of their embeddings, and correlates that with people's scores.
@@ -150,41 +147,6 @@ fn name_of(data: &Path, split: &Value) -> weince::Result<String> {
     Ok(split.as_str().map_or(name.clone(), |split| format!("{name}_{split}")))
 }
 
-/// The encoder and tokenizer of a model's folder.
-fn open(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextTokenizer)> {
-    if RunFolder::open(folder).is_ok() {
-        return Err(Error::Config(format!("{0}: this is a run; give --run {0}", folder.display())));
-    }
-    let encoder = SentenceEncoder::load(folder, args.pooler)?;
-    let tokenizer = TextTokenizer::load(
-        &SentenceEncoder::transformer(folder)?,
-        args.max_length,
-        SentenceEncoder::positions(folder)?,
-    )?;
-    encoder.vocabulary().map_or(Ok(()), |rows| tokenizer.check_vocabulary(rows))?;
-    Ok((encoder, tokenizer))
-}
-
-/// Those of a run, which a state is read into where it has not ended, or another is wanted.
-fn open_run(folder: &Path, args: &Args) -> weince::Result<(SentenceEncoder, TextTokenizer)> {
-    let run = RunFolder::open(folder)?;
-    let mut config: TextConfig = run.read_config()?;
-    if args.checkpoint.is_none() && run.has_ended() {
-        return open(&run.model(), args);
-    }
-    let states = run.series().newest_first()?;
-    let Some(file) = args.checkpoint.as_ref().or(states.first()) else {
-        let message = "the run has no weights yet; wait for its first checkpoint";
-        return Err(Error::data(folder, None, message));
-    };
-    eprintln!("weights   {}", file.display());
-    config.model.max_length = args.max_length.unwrap_or(config.model.max_length);
-    let tokenizer = SentenceEncoder::tokenizer(&config.model)?;
-    let mut encoder = SentenceEncoder::to_train(&config.model, &tokenizer)?;
-    encoder.take(file)?;
-    Ok((encoder, tokenizer))
-}
-
 /// Pairs of a data set, encoded.
 fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
     let device = weince::device::parse(&args.device)?;
@@ -200,19 +162,15 @@ fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
         }
     };
     let set = sts::load(data, args.split, columns.as_ref())?;
-    let (encoder, tokenizer) = match (&args.run, &args.model) {
-        (Some(run), _) => open_run(run, args)?,
-        (None, Some(model)) => open(model, args)?,
+    let model = match (&args.run, &args.model) {
+        (Some(run), _) => {
+            TextRunEncoder::open_run(run, args.checkpoint.as_deref(), args.max_length, Space::Encoder, device)?
+        }
+        (None, Some(model)) => TextRunEncoder::open_model(model, args.pooler, args.max_length, device)?,
         (None, None) => return Err(Error::Config("expected --run DIR or --model DIR".into()).into()),
     };
-    encoder.to_device(device)?;
-    let sentences = set.sentences();
-    let bar = progress_bar("sentences");
-    let embeddings = embed(&encoder, &tokenizer, &sentences, args.batch, device, &mut |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    })?;
-    bar.finish_and_clear();
+    let embeddings = model.embed(&set.sentences(), args.batch)?;
+    let encoder = model.encoder();
     let (a, b) = sides(&embeddings)?;
     let similarities = similarities(&a, &b)?;
     let gold = Gold::of(&set);
@@ -224,7 +182,7 @@ fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
     let protocol = json!({
         "similarity": "cosine",
         "pooler": encoder.pooler(),
-        "max_length": tokenizer.max_length(),
+        "max_length": model.tokenizer().max_length(),
         "checkpoint_sha256": sha256_of(encoder.file())?,
     });
     let data = json!({ "path": data.display().to_string(), "split": set.split, "model": encoder.file().display().to_string() });

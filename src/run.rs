@@ -122,6 +122,14 @@ impl RunFolder {
         }
         crate::config::from_tree(tree, &path.display().to_string())
     }
+    /// The command whose run it is, `pretrain-vision` or `pretrain-text`.
+    ///
+    /// # Errors
+    /// A configuration that cannot be read or is damaged.
+    pub fn command(&self) -> Result<&'static str> {
+        let tree: serde_yaml::Value = crate::config::load(&self.config(), &[])?;
+        Ok(command_of(&tree))
+    }
     /// Versions, processor, device, command.
     pub fn environment(&self) -> PathBuf {
         self.root.join("environment.json")

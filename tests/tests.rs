@@ -11,6 +11,7 @@ mod loss;
 mod model;
 mod optim;
 mod report;
+mod rows;
 mod step;
 mod sweep;
 mod theory;

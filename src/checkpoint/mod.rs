@@ -35,9 +35,13 @@ pub fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
     if !torch_file::is_one(path)? {
         return Ok(safetensors::load(path)?.tensors);
     }
-    let value = torch_file::load(path)?;
+    named(path, &torch_file::load(path)?)
+}
+
+/// All tensors of a file that `torch.save` wrote, see [`tensors`].
+pub(crate) fn named(path: &Path, value: &Value) -> Result<Vec<(String, Tensor)>> {
     let mut found = Vec::new();
-    flatten(path, "", &value, &mut Names::new(), &mut found)?;
+    flatten(path, "", value, &mut Names::new(), &mut found)?;
     if found.is_empty() {
         return Err(Error::data(path, None, "no named tensors: expected a state_dict, alone or within other dicts"));
     }

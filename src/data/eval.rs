@@ -24,12 +24,60 @@ pub struct EvalBatch {
     pub labels: Tensor,
 }
 
+/// What an image is made into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The image as evaluation sees it, with no random change.
+    Plain,
+    /// A random view of it: a pure function of seed, number, and the image's index in its set. No run trains on one of them.
+    View {
+        /// The seed.
+        seed: u64,
+        /// The number of the view, from 0.
+        number: u64,
+    },
+}
+
+/// The number that [`Look::View`] has among the views of an epoch: a run trains on 0 and 1.
+const BESIDE_TRAINING: u32 = 2;
+
+/// Pictures of some images of a set, made side by side on all processors. `buffer` is for numbers, to be used again.
+///
+/// # Shapes
+/// `[indices, 3, size, size]`, float32, with the size of the views.
+///
+/// # Units
+/// Pixels from 0 to 1, or normalised as `views` does.
+///
+/// # Errors
+/// A file that cannot be read or is no whole image; an image that there is not.
+pub fn pictures(set: &ImageSet, views: &Views, indices: &[usize], look: Look, buffer: &mut Vec<f32>) -> Result<Tensor> {
+    if let Some(index) = indices.iter().find(|&&index| index >= set.len()) {
+        return Err(Error::Input(format!("image {index}, counted from 0, was asked for, of {}", set.len())));
+    }
+    let (size, fit) = (views.size(), fit_of(set));
+    buffer.resize(indices.len() * 3 * size * size, 0.0);
+    buffer.par_chunks_exact_mut(3 * size * size).zip(indices).try_for_each_init(
+        <(Decoder, Canvas)>::default,
+        |(decoder, canvas), (out, &index)| {
+            let image = set.image(index, decoder)?;
+            match look {
+                Look::Plain => views.plain(image, fit, canvas, out),
+                Look::View { seed, number } => {
+                    views.make(image, [seed, number, index as u64], BESIDE_TRAINING, canvas, out);
+                }
+            }
+            Ok::<(), Error>(())
+        },
+    )?;
+    image_tensor(buffer, [indices.len() as i64, 3, size as i64, size as i64])
+}
+
 /// The batches of a set; the last one may be smaller.
 #[derive(Debug)]
 pub struct EvalBatches<'a> {
     set: &'a ImageSet,
     views: Views,
-    fit: Fit,
     batch: usize,
     next: usize,
     buffer: Vec<f32>,
@@ -58,7 +106,7 @@ pub fn eval_batches<'a>(
     }
     let config = AugmentConfig { normalize: normalize.cloned(), ..AugmentConfig::default() };
     let views = Views::new(&config, size)?;
-    Ok(EvalBatches { set, views, fit: fit_of(set), batch, next: 0, buffer: Vec::new() })
+    Ok(EvalBatches { set, views, batch, next: 0, buffer: Vec::new() })
 }
 
 impl Iterator for EvalBatches<'_> {
@@ -76,21 +124,10 @@ impl Iterator for EvalBatches<'_> {
 }
 
 impl EvalBatches<'_> {
-    /// Makes a batch, its images side by side on all processors.
     fn make(&mut self, first: usize, end: usize) -> Result<EvalBatch> {
-        let (set, views, fit) = (self.set, &self.views, self.fit);
-        let size = views.size();
-        self.buffer.resize((end - first) * 3 * size * size, 0.0);
-        self.buffer.par_chunks_exact_mut(3 * size * size).enumerate().try_for_each_init(
-            <(Decoder, Canvas)>::default,
-            |(decoder, canvas), (index, out)| {
-                views.plain(set.image(first + index, decoder)?, fit, canvas, out);
-                Ok::<(), Error>(())
-            },
-        )?;
-        let shape = [(end - first) as i64, 3, size as i64, size as i64];
-        let images = image_tensor(&self.buffer, shape)?;
-        Ok(EvalBatch { first, images, labels: Tensor::f_from_slice(&set.labels[first..end])? })
+        let indices: Vec<usize> = (first..end).collect();
+        let images = pictures(self.set, &self.views, &indices, Look::Plain, &mut self.buffer)?;
+        Ok(EvalBatch { first, images, labels: Tensor::f_from_slice(&self.set.labels[first..end])? })
     }
 }
 

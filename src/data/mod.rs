@@ -6,7 +6,7 @@ mod sampler;
 pub mod text;
 pub mod vision;
 
-pub use eval::{EvalBatch, EvalBatches, eval_batches, fit_of};
+pub use eval::{EvalBatch, EvalBatches, Look, eval_batches, fit_of, pictures};
 pub use loader::{Loader, Source};
 pub use sampler::{Position, Sampler};
 pub use vision::{AugmentedImages, Batch, Decoder, ImageSet, Split, load};

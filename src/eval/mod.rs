@@ -18,11 +18,15 @@ mod precondition;
 pub mod record;
 pub mod rows;
 pub mod run;
+mod run_encoder;
 mod search;
 mod softmax;
 pub mod source;
 pub mod split;
 pub mod sts;
+mod text_encoder;
 
 pub use features::{Features, extract};
 pub use matrix::Matrix;
+pub use run_encoder::{RunEncoder, Space};
+pub use text_encoder::TextRunEncoder;

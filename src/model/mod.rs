@@ -16,7 +16,7 @@ pub use bert::{Activation, Bert, BertConfig};
 pub use fit::{Fit, Found, OtherNames, Resample, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
-pub use sentence::SentenceEncoder;
+pub use sentence::{Head, SentenceEncoder};
 pub(crate) use store::channels_last;
 pub use store::{LoadReport, Path, Store, WrongShape};
 pub use torchscript::Torchscript;

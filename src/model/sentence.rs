@@ -32,6 +32,15 @@ pub struct SentenceEncoder {
     file: PathBuf,
 }
 
+/// Which vectors of a sentence encoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Head {
+    /// Those that the loss sees: by the pooler of training, of any length.
+    Trained,
+    /// Those of evaluations: by their pooler, of length 1 where the folder says so.
+    Evaluated,
+}
+
 #[derive(Debug)]
 enum Network {
     Bert(Box<PooledBert>),
@@ -240,11 +249,20 @@ impl SentenceEncoder {
     /// # Errors
     /// As [`Bert::hidden_states`]; what a module reports.
     pub fn forward(&self, ids: &Tensor, mask: Option<&Tensor>, train: bool) -> Result<Tensor> {
+        self.forward_to(if train { Head::Trained } else { Head::Evaluated }, ids, mask, train)
+    }
+
+    /// As [`SentenceEncoder::forward`], with the choice which vectors are made, with or without `dropout`. A TorchScript module has
+    /// one kind of vectors, and `dropout` sets its training mode.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn forward_to(&self, head: Head, ids: &Tensor, mask: Option<&Tensor>, dropout: bool) -> Result<Tensor> {
         match &self.network {
-            Network::Bert(network) => network.forward(ids, mask, train),
+            Network::Bert(network) => network.forward(head, ids, mask, dropout),
             Network::Script(module) => {
                 let mask = mask.map_or_else(|| ids.f_ones_like(), |mask| mask.f_to_kind(Kind::Int64))?;
-                let vectors = module.forward(&[ids.shallow_clone(), mask], train, "token ids")?;
+                let vectors = module.forward(&[ids.shallow_clone(), mask], dropout, "token ids")?;
                 let expected = ids.size()[0];
                 if !matches!(vectors.size()[..], [sentences, _] if sentences == expected) {
                     let message = format!(
@@ -306,8 +324,13 @@ impl SentenceEncoder {
 
     /// How hidden states become a vector in evaluation; none where a module does that.
     pub fn pooler(&self) -> Option<Pooler> {
+        self.pooler_of(Head::Evaluated)
+    }
+
+    /// How hidden states become the vectors of a head; none where a module does that.
+    pub fn pooler_of(&self, head: Head) -> Option<Pooler> {
         match &self.network {
-            Network::Bert(network) => Some(network.pooler),
+            Network::Bert(network) => Some(network.pooler_of(head)),
             Network::Script(_) => None,
         }
     }
@@ -348,19 +371,26 @@ impl SentenceEncoder {
 }
 
 impl PooledBert {
-    fn forward(&self, ids: &Tensor, mask: Option<&Tensor>, train: bool) -> Result<Tensor> {
-        let states = self.bert.hidden_states(ids, mask, train)?;
+    fn pooler_of(&self, head: Head) -> Pooler {
+        match head {
+            Head::Trained => self.trained,
+            Head::Evaluated => self.pooler,
+        }
+    }
+
+    fn forward(&self, head: Head, ids: &Tensor, mask: Option<&Tensor>, dropout: bool) -> Result<Tensor> {
+        let states = self.bert.hidden_states(ids, mask, dropout)?;
         let last = &states[states.len() - 1];
         let average = |states: &Tensor| mean_of_tokens(states, mask);
         let halfway = |other: &Tensor| -> Result<Tensor> { Ok(other.f_add(last)?.f_div_scalar(2.0)?) };
-        let pooled = match if train { self.trained } else { self.pooler } {
+        let pooled = match self.pooler_of(head) {
             Pooler::Cls => self.bert.pooled(last)?.ok_or_else(|| Error::Input("bert: there is no pooler".into()))?,
             Pooler::ClsBeforePooler => last.f_select(1, 0)?,
             Pooler::Avg => average(last)?,
             Pooler::AvgFirstLast => average(&halfway(&states[0])?)?,
             Pooler::AvgTop2 => average(&halfway(&states[states.len() - 2])?)?,
         };
-        if train || !self.normalize {
+        if head == Head::Trained || !self.normalize {
             return Ok(pooled);
         }
         Ok(pooled.f_div(&pooled.f_norm_scalaropt_dim(2.0, [1i64], true)?.f_clamp_min(1e-12)?)?)

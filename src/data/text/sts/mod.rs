@@ -64,6 +64,31 @@ impl StsSet {
         let pairs = self.subsets.iter().flat_map(|subset| &subset.pairs);
         pairs.flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect()
     }
+
+    /// The pairs that people found similar, and from which score on: `share` of the way from the lowest score in the set to the
+    /// highest, which for the sets of SemEval are the ends of their scale. 0.8 of STS-B's 0 to 5 is 4.
+    ///
+    /// # Errors
+    /// A share that is not from 0 to 1; scores that are all the same.
+    pub fn similar(&self, share: f64) -> Result<(Vec<&StsPair>, f64)> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::Config(format!("expected a share of the scale from 0 to 1, found {share}")));
+        }
+        let pairs = || self.subsets.iter().flat_map(|subset| &subset.pairs);
+        let low = pairs().map(|pair| pair.score).fold(f64::INFINITY, f64::min);
+        let high = pairs().map(|pair| pair.score).fold(f64::NEG_INFINITY, f64::max);
+        if low >= high {
+            return Err(Error::Input(format!(
+                "{}: expected different scores, which make a scale, found {} pairs with the same one",
+                self.name,
+                pairs().count()
+            )));
+        }
+        let from = low + share * (high - low);
+        // The sum is rounded: what lies on the bound by its decimals is within.
+        let slack = 1e-9 * (high - low);
+        Ok((pairs().filter(|pair| pair.score >= from - slack).collect(), from))
+    }
 }
 
 /// Files of the STS Benchmark, in the order of [`StsSplit`].

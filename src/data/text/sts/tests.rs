@@ -307,3 +307,27 @@ fn files_cut_anywhere_are_read_or_refused() {
         }
     }
 }
+
+#[test]
+fn similar_pairs_are_those_of_the_scales_upper_end() {
+    let scores = [0.0, 3.9, 4.0, 5.0, 2.5];
+    let pairs = |scores: &[f64]| scores.iter().map(|&score| StsPair { a: "a".into(), b: "b".into(), score }).collect();
+    let subset = |scores: &[f64]| StsSubset { name: "s".into(), pairs: pairs(scores), unscored: 0 };
+    let set = |subsets| StsSet { name: "set".into(), subsets, split: None };
+    let of = |set: &StsSet, share| {
+        let (pairs, from) = set.similar(share).unwrap();
+        (pairs.iter().map(|pair| pair.score).collect::<Vec<_>>(), from)
+    };
+    let two = set(vec![subset(&scores[..2]), subset(&scores[2..])]);
+    assert_eq!(of(&two, 0.8), (vec![4.0, 5.0], 4.0));
+    assert_eq!(of(&two, 0.5), (vec![3.9, 4.0, 5.0, 2.5], 2.5));
+    assert_eq!((of(&two, 0.0).0.len(), of(&two, 1.0).0), (5, vec![5.0]));
+    // SICK's scale begins at 1, and 0.7 of it is 3.8 but for rounding.
+    assert_eq!(of(&set(vec![subset(&[1.0, 3.8, 5.0, 3.7])]), 0.7).0, [3.8, 5.0]);
+    for share in [-0.1, 1.1, f64::NAN] {
+        assert!(matches!(two.similar(share), Err(Error::Config(_))));
+    }
+    let e = set(vec![subset(&[2.0, 2.0])]).similar(0.5).unwrap_err().to_string();
+    assert!(e.contains("set: expected different scores") && e.contains("2 pairs"), "{e}");
+    assert!(set(vec![]).similar(0.5).is_err());
+}
