@@ -70,8 +70,8 @@ impl Array {
                 return Err(Error::data(
                     &path,
                     Some(0),
-                    "expected a .npy or safetensors file, found a zip archive, as numpy.savez and torch.save write them; save the one \
-                     array with numpy.save, or all of them with safetensors",
+                    "expected a .npy or safetensors file, found a zip archive, as numpy.savez and torch.save write them; save \
+                     the one array with numpy.save, or all of them with safetensors",
                 ));
             }
             _ if path.extension().is_some_and(|e| e == "npy") => {
@@ -139,8 +139,8 @@ impl Array {
     fn unchanged(&self) -> Result<()> {
         if Stamp::of(&self.file).map_err(Error::io(&self.name, "cannot read"))? != self.opened {
             return Err(self.wrong(
-                "expected the numbers that were there when the file was opened, found that it was written to since; put a new version in \
-                 its place by renaming it (mv), and start again",
+                "expected the numbers that were there when the file was opened, found that it was written to since; put a new \
+                 version in its place by renaming it (mv), and start again",
             ));
         }
         Ok(())
@@ -209,8 +209,8 @@ fn of_npy(path: &Path, key: Option<&str>, bytes: &[u8]) -> Result<Found> {
     if expected != Some(there) {
         let expected = expected.map_or("more bytes than there can be".into(), |n| format!("{n} bytes"));
         let message = format!(
-            "expected {expected} of elements for shape {shape:?} of {:?}, found {there}: the file is cut off, or more was written behind \
-             its array",
+            "expected {expected} of elements for shape {shape:?} of {:?}, found {there}: the file is cut off, or more was \
+             written behind its array",
             header.kind
         );
         return Err(Error::data(path, None, message));

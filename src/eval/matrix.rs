@@ -50,9 +50,10 @@ enum Place {
 impl Matrix {
     /// Opens FILE or FILE:KEY; its numbers are read when they are asked for.
     ///
-    /// FILE is a `.npy` (float16, float32 or float64, little-endian, in C or Fortran order) or a safetensors file (F16, BF16, F32
-    /// or F64). Without KEY it is the only two-dimensional floating-point tensor, or, among several, the one that is called
-    /// `features` or `embeddings`. A file whose name has a colon is found, too: the longest name that is there counts.
+    /// FILE is a `.npy` (float16, float32 or float64, little-endian, in C or Fortran order) or a safetensors file (F16,
+    /// BF16, F32 or F64). Without KEY it is the only two-dimensional floating-point tensor, or, among several, the one
+    /// that is called `features` or `embeddings`. A file whose name has a colon is found, too: the longest name that is
+    /// there counts.
     ///
     /// # Errors
     /// A file that cannot be read, is cut off or of another kind; an array of other numbers or dimensions, or an empty one; no
@@ -170,14 +171,16 @@ impl Matrix {
             let row = first + row;
             if let Some(column) = rounded.iter().position(|v| !v.is_finite()) {
                 return Err(Error::NonFinite(format!(
-                    "{}: row {row}, column {column}, counted from 0: {:e} is beyond the range of float32; scale the rows down",
+                    "{}: row {row}, column {column}, counted from 0: {:e} is beyond the range of float32; scale the rows \
+                     down",
                     self.name(),
                     values[column]
                 )));
             }
             if rounded.iter().all(|&v| v == 0.0) && values.iter().any(|&v| v != 0.0) {
                 return Err(Error::Input(format!(
-                    "{}: row {row}, counted from 0, is not 0 but too small for float32, which would make it 0; scale the rows up",
+                    "{}: row {row}, counted from 0, is not 0 but too small for float32, which would make it 0; scale the \
+                     rows up",
                     self.name()
                 )));
             }
@@ -205,8 +208,8 @@ pub fn read_numbers(text: &str) -> Result<Vec<f64>> {
     Ok(values)
 }
 
-/// One-dimensional integers of FILE or FILE:KEY: a `.npy` or safetensors file of uint8, int8, int16, int32 or int64. Without KEY it
-/// is the only such tensor, or, among several, `labels`. How many there are is for the caller to check.
+/// One-dimensional integers of FILE or FILE:KEY: a `.npy` or safetensors file of uint8, int8, int16, int32 or int64.
+/// Without KEY it is the only such tensor, or, among several, `labels`. How many there are is for the caller to check.
 ///
 /// # Shapes
 /// `[n]`, n at least 1.
@@ -250,7 +253,8 @@ fn refuse_not_finite<T: Copy + Into<f64>>(name: &str, values: &[T], columns: usi
     }
     let at = values.iter().position(|v| !finite(v)).unwrap_or_default();
     Err(Error::NonFinite(format!(
-        "{name}: row {}, column {}, counted from 0, is {}; expected finite numbers: find where they were made, or leave the row out",
+        "{name}: row {}, column {}, counted from 0, is {}; expected finite numbers: find where they were made, or leave the \
+         row out",
         first + at / columns,
         at % columns,
         values[at].into()

@@ -43,8 +43,8 @@ impl Space {
     }
 }
 
-/// The encoder of a vision run, with its projector where that is wanted, and the run's images. Everything is computed in evaluation mode,
-/// without gradients, in float32.
+/// The encoder of a vision run, with its projector where that is wanted, and the run's images. Everything is computed in
+/// evaluation mode, without gradients, in float32.
 pub struct RunEncoder {
     folder: RunFolder,
     config: VisionConfig,
@@ -62,15 +62,16 @@ pub struct RunEncoder {
 }
 
 impl RunEncoder {
-    /// Opens a run: reads its configuration, builds its model and loads its weights. Its images are read when they are first asked for,
-    /// but where the size of the views is theirs.
+    /// Opens a run: reads its configuration, builds its model and loads its weights. Its images are read when they are
+    /// first asked for, but where the size of the views is theirs.
     ///
-    /// `checkpoint` replaces the run's own weights. These are, for [`Space::Encoder`], the trained encoder, or, where the run has not
-    /// ended, its newest state; for [`Space::Projector`] the newest state, which alone has encoder and projector.
+    /// `checkpoint` replaces the run's own weights. These are, for [`Space::Encoder`], the trained encoder, or, where the
+    /// run has not ended, its newest state; for [`Space::Projector`] the newest state, which alone has encoder and
+    /// projector.
     ///
     /// # Errors
-    /// A folder that is no run, or is one on text; no weights, or such as do not fit; a file without the projector that is wanted;
-    /// what the data set or LibTorch report.
+    /// A folder that is no run, or is one on text; no weights, or such as do not fit; a file without the projector that
+    /// is wanted; what the data set or LibTorch report.
     pub fn open(folder: &Path, checkpoint: Option<&Path>, space: Space, device: Device) -> Result<RunEncoder> {
         let folder = RunFolder::open(folder)?;
         let config: VisionConfig = folder.read_config()?;
@@ -197,8 +198,8 @@ impl RunEncoder {
         Ok(self.set(split)?.labels.clone())
     }
 
-    /// Rows of images as evaluation sees them, in the order of `indices`. All images in their order have the very numbers of eval-knn's
-    /// features; others in a batch may change the last bits of a row.
+    /// Rows of images as evaluation sees them, in the order of `indices`. All images in their order have the very numbers
+    /// of eval-knn's features; others in a batch may change the last bits of a row.
     ///
     /// # Errors
     /// No indices, an image that there is not, and what the data set, the model or LibTorch report; rows that are not finite.
@@ -206,9 +207,9 @@ impl RunEncoder {
         self.rows(split, indices, Look::Plain)
     }
 
-    /// Rows of images under a random view of the run's own augmentation, in the order of `indices`. View `view` of an image under `seed` is
-    /// always the same picture, whatever else is asked for, and none that a run trains on; others in a batch may change the last
-    /// bits of its row.
+    /// Rows of images under a random view of the run's own augmentation, in the order of `indices`. View `view` of an
+    /// image under `seed` is always the same picture, whatever else is asked for, and none that a run trains on; others
+    /// in a batch may change the last bits of its row.
     ///
     /// # Errors
     /// As [`RunEncoder::plain`].
@@ -216,7 +217,8 @@ impl RunEncoder {
         self.rows(split, indices, Look::View { seed, number: view })
     }
 
-    /// What rows come from, for records: the run, the weights with their SHA-256 and step, the space, and the images that were read.
+    /// What rows come from, for records: the run, the weights with their SHA-256 and step, the space, and the images that
+    /// were read.
     ///
     /// # Errors
     /// Image files that cannot be read: of a set without a cache, all are read for their SHA-256.
@@ -334,8 +336,8 @@ fn own_weights(folder: &RunFolder, space: Space) -> Result<PathBuf> {
     if space == Space::Projector {
         return folder.series().newest_first()?.into_iter().next().ok_or_else(|| {
             Error::Input(format!(
-                "{}: the run has no training state, {}/step-N.pt, which alone has the projector; pretrain first, name a file that has it \
-                 with --checkpoint, or take --space encoder",
+                "{}: the run has no training state, {}/step-N.pt, which alone has the projector; pretrain first, name a file \
+                 that has it with --checkpoint, or take --space encoder",
                 folder.root().display(),
                 folder.checkpoints().display()
             ))
@@ -343,15 +345,17 @@ fn own_weights(folder: &RunFolder, space: Space) -> Result<PathBuf> {
     }
     folder.weights()?.ok_or_else(|| {
         Error::Input(format!(
-            "{}: the run has no weights: expected {} or a checkpoint beside it; pretrain first, or name a file with --checkpoint",
+            "{}: the run has no weights: expected {} or a checkpoint beside it; pretrain first, or name a file with \
+             --checkpoint",
             folder.root().display(),
             folder.encoder().display()
         ))
     })
 }
 
-/// Loads encoder and projector strictly, from a file of the run, a checkpoint of this project, or another's; says what was taken, and
-/// gives the step that the file is of. Nothing of its `own` run is resampled: it has the encoder's shapes, or is damaged.
+/// Loads encoder and projector strictly, from a file of the run, a checkpoint of this project, or another's; says what
+/// was taken, and gives the step that the file is of. Nothing of its `own` run is resampled: it has the encoder's shapes,
+/// or is damaged.
 fn load_weights(
     encoder: &dyn Encoder,
     projector: Option<&Projector>,

@@ -26,10 +26,12 @@ pub struct TextRunEncoder {
 }
 
 impl TextRunEncoder {
-    /// Opens a model's folder as transformers or sentence-transformers write it. `pooler` and `max_length` replace what the folder says.
+    /// Opens a model's folder as transformers or sentence-transformers write it. `pooler` and `max_length` replace what
+    /// the folder says.
     ///
     /// # Errors
-    /// A run's folder; as [`SentenceEncoder::load`] and [`TextTokenizer::load`]; a tokenizer of more tokens than the encoder embeds.
+    /// A run's folder; as [`SentenceEncoder::load`] and [`TextTokenizer::load`]; a tokenizer of more tokens than the
+    /// encoder embeds.
     pub fn open_model(
         folder: &Path,
         pooler: Option<Pooler>,
@@ -48,8 +50,9 @@ impl TextRunEncoder {
 
     /// Opens a run of pretrain-text.
     ///
-    /// `checkpoint` replaces the run's own weights. These are, for [`Space::Encoder`], those that it ended with, or, where it has not
-    /// ended, its newest state; for [`Space::Projector`] the newest state, which has the pooler of training with all that is in it.
+    /// `checkpoint` replaces the run's own weights. These are, for [`Space::Encoder`], those that it ended with, or,
+    /// where it has not ended, its newest state; for [`Space::Projector`] the newest state, which has the pooler of
+    /// training with all that is in it.
     ///
     /// # Errors
     /// A folder that is no run, or is one on images; no weights, or such as do not fit.
@@ -115,11 +118,12 @@ impl TextRunEncoder {
         self.matrix(self.vectors(sentences, Equal::Once, DEFAULT_BATCH)?, "sentences")
     }
 
-    /// A view of sentences as SimCSE trains with: dropout is on, everything else as in [`TextRunEncoder::sentences`]. Equal sentences
-    /// have views of their own.
+    /// A view of sentences as SimCSE trains with: dropout is on, everything else as in [`TextRunEncoder::sentences`].
+    /// Equal sentences have views of their own.
     ///
-    /// LibTorch's generator is seeded with `seed`, and the batches, which depend on all of the sentences, decide who gets which of its
-    /// numbers: the same sentences have the same view on the same kind of device, and another list has other views throughout.
+    /// LibTorch's generator is seeded with `seed`, and the batches, which depend on all of the sentences, decide who gets
+    /// which of its numbers: the same sentences have the same view on the same kind of device, and another list has other
+    /// views throughout.
     ///
     /// # Errors
     /// As [`TextRunEncoder::sentences`].
