@@ -27,6 +27,7 @@ pub mod run;
 pub mod search;
 pub mod stats;
 pub mod sweep;
+pub mod tail;
 pub mod theory;
 #[allow(unsafe_code)]
 pub mod torch;
