@@ -6,12 +6,17 @@
 //! - [`words`]: what was found, in sentences, with what has to be known about it.
 //! - [`record`]: the same as JSON and as a table.
 //! - [`pictures`], [`page`]: figures with the numbers behind them, and the page that shows them.
+//! - [`source`], [`diagnosis`]: from files and runs to all of it.
 //!
 //! The statistics themselves are in [`crate::evt`]. Same input and seed, same numbers, whatever the number of threads.
 
 pub mod anchors;
+pub mod diagnosis;
+pub mod page;
+pub mod pictures;
 pub mod record;
 pub mod sample;
+pub mod source;
 pub mod winners;
 pub mod words;
 
@@ -102,7 +107,8 @@ impl Analysis {
             None => Err("none were asked for".to_string()),
         };
         let grid = Peaks::grid(&slices, &QUANTILE_GRID)?;
-        let grid = QUANTILE_GRID.into_iter().zip(grid).map(|(q, found)| (q, found.map_err(|e| e.to_string()))).collect();
+        let grid =
+            QUANTILE_GRID.into_iter().zip(grid).map(|(q, found)| (q, found.map_err(|e| e.to_string()))).collect();
         let near = |s: &[f64]| s.iter().filter(|s| 1.0 - **s <= SHORTFALL_FLOOR).count();
         let counts: Vec<usize> = slices.iter().map(|s| near(s)).collect();
         Ok(Analysis {

@@ -4,11 +4,11 @@
 use super::anchors::Anchors;
 use super::record::COLUMNS;
 use super::{Analysis, AnchorTail, Link, quantile};
+use crate::Result;
 use crate::evt::gpd::Gpd;
 use crate::evt::{GpdFit, Peaks};
 use crate::report::figure::{Axis, Histogram, LineChart, Mark, Point, Rule, Sample, Series};
 use crate::report::picture::{Cell, Numbers, Picture};
-use crate::Result;
 
 /// Places in the palette: what was observed, the law with an endpoint, the exponential one.
 const OBSERVED: usize = 6;
@@ -74,8 +74,10 @@ pub fn of_fit(fit: &GpdFit, exceedances: &[f64]) -> Result<Vec<Shown>> {
 
 fn density(fit: &GpdFit, exceedances: &[f64]) -> Result<Picture> {
     let largest = exceedances.last().copied().unwrap_or(1.0);
-    let curve = |law: Gpd| (0..=STEPS).map(|i| largest * i as f64 / STEPS as f64).map(|y| (y, law.log_density(y).exp()));
-    let curve = |law: Gpd| curve(law).filter(|(_, d)| d.is_finite()).map(|(x, y)| Point::new(x, y)).collect();
+    let curve = |law: Gpd| {
+        let heights = (0..=STEPS).map(|i| largest * i as f64 / STEPS as f64).map(|y| Point::new(y, law.log_density(y).exp()));
+        heights.filter(|p| p.y.is_finite()).collect()
+    };
     let bins = (2.0 * (exceedances.len() as f64).cbrt()).round() as usize;
     let chart = Histogram {
         title: "Exceedances".into(),
@@ -83,7 +85,10 @@ fn density(fit: &GpdFit, exceedances: &[f64]) -> Result<Picture> {
         samples: vec![Sample { label: "observed".into(), colour: OBSERVED, values: exceedances.to_vec() }],
         bins: bins.clamp(8, 60),
         density: true,
-        curves: laws(fit).into_iter().map(|(name, colour, mark, law)| series(&name, colour, mark, curve(law))).collect(),
+        curves: laws(fit)
+            .into_iter()
+            .map(|(name, colour, mark, law)| series(&name, colour, mark, curve(law)))
+            .collect(),
         rules: Vec::new(),
     };
     Picture::of_histogram("exceedances", &chart)
@@ -133,7 +138,10 @@ fn quantiles(fit: &GpdFit, exceedances: &[f64]) -> Result<Picture> {
         title: "Quantiles of exceedances".into(),
         x: Axis::linear("expected by the law"),
         y: Axis::linear("observed"),
-        series: laws(fit).into_iter().map(|(name, colour, _, law)| series(&name, colour, Mark::Dots, dots(law))).collect(),
+        series: laws(fit)
+            .into_iter()
+            .map(|(name, colour, _, law)| series(&name, colour, Mark::Dots, dots(law)))
+            .collect(),
         rules: vec![Rule::Diagonal("the law holds".into())],
     };
     Picture::of_lines("quantiles", &chart)
@@ -165,11 +173,24 @@ fn stability(analysis: &Analysis) -> Result<Vec<Shown>> {
         x: x(),
         y: Axis::linear("xi"),
         series: vec![
-            series("maximum likelihood, 95 %", WEIBULL, Mark::LineDots, line(&|p| {
-                Some(Point { x: 0.0, y: p.fit.gpd.xi, band: p.fit.xi_95() })
-            })),
-            series("probability-weighted moments", 2, Mark::Dashed, line(&|p| Some(Point::new(0.0, p.fit.moments.gpd.xi)))),
-            series("-1 / index, if the end is 1", 3, Mark::Line, line(&|p| p.hill.map(|h| Point::new(0.0, -1.0 / h.index)))),
+            series(
+                "maximum likelihood, 95 %",
+                WEIBULL,
+                Mark::LineDots,
+                line(&|p| Some(Point { x: 0.0, y: p.fit.gpd.xi, band: p.fit.xi_95() })),
+            ),
+            series(
+                "probability-weighted moments",
+                2,
+                Mark::Dashed,
+                line(&|p| Some(Point::new(0.0, p.fit.moments.gpd.xi))),
+            ),
+            series(
+                "-1 / index, if the end is 1",
+                3,
+                Mark::Line,
+                line(&|p| p.hill.map(|h| Point::new(0.0, -1.0 / h.index))),
+            ),
         ],
         rules: vec![Rule::Horizontal(0.0, "Gumbel".into()), chosen()],
     };
@@ -181,11 +202,16 @@ fn stability(analysis: &Analysis) -> Result<Vec<Shown>> {
         title: "Endpoint over thresholds".into(),
         x: x(),
         y: Axis::linear("fitted endpoint, a similarity"),
-        series: vec![series("maximum likelihood, 95 %", WEIBULL, Mark::LineDots, line(&|p| {
-            let error = p.fit.errors.ok().and_then(|e| e.endpoint);
-            let end = p.endpoint()?;
-            Some(Point { x: 0.0, y: end, band: error.map(|e| [end - 1.96 * e, end + 1.96 * e]) })
-        }))],
+        series: vec![series(
+            "maximum likelihood, 95 %",
+            WEIBULL,
+            Mark::LineDots,
+            line(&|p| {
+                let error = p.fit.errors.ok().and_then(|e| e.endpoint);
+                let end = p.endpoint()?;
+                Some(Point { x: 0.0, y: end, band: error.map(|e| [end - 1.96 * e, end + 1.96 * e]) })
+            }),
+        )],
         rules: vec![Rule::Horizontal(1.0, "1".into()), chosen()],
     };
     if !ends.series[0].points.is_empty() {
@@ -322,7 +348,14 @@ pub struct State<'a> {
 pub fn over_training(states: &[State]) -> Result<Vec<Shown>> {
     type Value = fn(&State) -> Option<(f64, Option<[f64; 2]>)>;
     let of_peaks: [(&str, &str, &str, &str, Value, Option<(f64, &str)>); 3] = [
-        ("training_xi", "Shape over training", "xi", "maximum likelihood, 95 %", |s| Some((s.analysis.peaks.fit.gpd.xi, s.analysis.xi_interval())), Some((0.0, "Gumbel"))),
+        (
+            "training_xi",
+            "Shape over training",
+            "xi",
+            "maximum likelihood, 95 %",
+            |s| Some((s.analysis.peaks.fit.gpd.xi, s.analysis.xi_interval())),
+            Some((0.0, "Gumbel")),
+        ),
         (
             "training_endpoint",
             "Endpoint over training",
@@ -352,7 +385,9 @@ pub fn over_training(states: &[State]) -> Result<Vec<Shown>> {
         ("training_beta", "Exponent over training", "beta", |t| t.beta),
         ("training_rho", "Hardest negative over training", "rho, its shortfall 1 - s", |t| t.rho),
         ("training_delta_aic", "Published evidence over training", "delta-AIC", |t| t.delta_aic),
-        ("training_likelihood", "Likelihood evidence over training", "twice the log-likelihood ratio", |t| t.likelihood),
+        ("training_likelihood", "Likelihood evidence over training", "twice the log-likelihood ratio", |t| {
+            t.likelihood
+        }),
         ("training_lambda", "Share of the Weibull link over training", "lambda", |t| t.lambda),
         ("training_criticality", "Criticality over training", "lambda beta / h", |t| t.criticality),
     ];

@@ -196,7 +196,10 @@ fn fit_rows(rows: &mut Vec<(String, String)>, fit: &GpdFit, interval: Option<[f6
     row("xi", format!("{:.4}{}", fit.gpd.xi, error(errors.map(|e| e.xi))));
     row("xi, 95 % interval", interval.map_or("-".to_string(), |i| range(i, 4)));
     row("sigma", format!("{:.6}{}", fit.gpd.sigma, errors.map_or(String::new(), |e| format!(" ± {:.6}", e.sigma))));
-    row("endpoint", endpoint.map_or("none".to_string(), |e| format!("{e:.4}{}", error(errors.and_then(|e| e.endpoint)))));
+    row(
+        "endpoint",
+        endpoint.map_or("none".to_string(), |e| format!("{e:.4}{}", error(errors.and_then(|e| e.endpoint)))),
+    );
     row("log-likelihood", format!("{:.4}", fit.log_likelihood));
     row(
         "against xi = 0",

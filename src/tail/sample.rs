@@ -149,12 +149,7 @@ impl Sample {
     ///
     /// # Errors
     /// [`Error::Input`] for rows of other numbers or widths, and for an anchor without negatives.
-    pub fn of_rows(
-        draw: &Draw,
-        anchors: &Rows,
-        candidates: &Rows,
-        labels: Option<(&[i64], &[i64])>,
-    ) -> Result<Sample> {
+    pub fn of_rows(draw: &Draw, anchors: &Rows, candidates: &Rows, labels: Option<(&[i64], &[i64])>) -> Result<Sample> {
         if (anchors.len(), candidates.len()) != (draw.anchors.len(), draw.candidates.len())
             || anchors.width != candidates.width
         {

@@ -171,7 +171,7 @@ fn criticality_has_three_verdicts() {
 
 #[test]
 fn duplicates_and_hubs_are_told() {
-    // 400 items in 16 dimensions; the first 40 are the same, and all have a part of one direction in common with a hub.
+    // The first 40 of 600 items are the same.
     let (items, width) = (600, 16);
     let mut data = normals(items * width, 6);
     for row in 1..40 {
@@ -192,19 +192,24 @@ fn duplicates_and_hubs_are_told() {
     assert!(said.contains("are duplicates"), "{said}");
     assert!(analysis.hubs.unwrap().ratio < 10.0 && !said.contains("hubs"), "{said}");
 
-    // A hub: a candidate that is near to everybody.
-    let mut data = data;
-    data[40 * width..].chunks_exact_mut(width).for_each(|row| row[0] += 2.0);
-    data[50 * width..51 * width].iter_mut().for_each(|v| *v = 0.0);
+    // A hub: a candidate that lies in the direction that all have in common.
+    let width = 64;
+    let mut data = normals(items * width, 15);
+    data.chunks_exact_mut(width).for_each(|row| row[0] += 4.0);
+    data[50 * width..51 * width].fill(0.0);
     data[50 * width] = 1.0;
+    let draw = Draw::of(items, 600, 1000, 0).unwrap();
     let rows = |numbers: &[usize]| {
         let data = numbers.iter().flat_map(|i| data[i * width..][..width].to_vec()).collect();
         Rows::new(data, width, "rows", |r| numbers[r] as u64).unwrap()
     };
-    let draw = Draw::of(items, 600, 1000, 0).unwrap();
     let sample = Sample::of_rows(&draw, &rows(&draw.anchors), &rows(&draw.candidates), None).unwrap();
-    let hubs = Analysis::of(&sample, &settings()).unwrap().hubs.unwrap();
-    assert!(hubs.largest > 100 && hubs.candidates == 600, "{hubs:?}");
+    let mut analysis = Analysis::of(&sample, &settings()).unwrap();
+    let hubs = analysis.hubs.unwrap();
+    assert!(hubs.largest > 150 && hubs.ratio > 2.0 && hubs.candidates == 600, "{hubs:?}");
+    analysis.hubs = Some(Hubs { ratio: 25.0, ..hubs });
+    let said = text(&words::of(&analysis, None));
+    assert!(said.contains("There are hubs: two peaks share their candidate 25 times"), "{said}");
 }
 
 #[test]
@@ -229,8 +234,7 @@ fn classes_are_left_out_only_where_labels_are_given() {
     let labels = |numbers: &[usize]| numbers.iter().map(|i| (*i % 4) as i64).collect::<Vec<i64>>();
     let (own, theirs) = (labels(&draw.anchors), labels(&draw.candidates));
     let sample = Sample::of_rows(&draw, &anchors, &candidates, Some((&own, &theirs))).unwrap();
-    let expected: usize =
-        own.iter().map(|own| theirs[..100].iter().filter(|theirs| *theirs == own).count()).sum();
+    let expected: usize = own.iter().map(|own| theirs[..100].iter().filter(|theirs| *theirs == own).count()).sum();
     assert_eq!(sample.left_out, expected);
     assert_eq!(sample.similarities.iter().map(Vec::len).sum::<usize>(), 50 * 100 - expected);
     // One class: nothing is left.
@@ -334,13 +338,14 @@ fn a_fresh_view_chooses_among_the_anchors_own_candidates() {
     assert_eq!((winners.candidates, winners.draws, winners.choices().len()), (79, 2, 160));
     for (number, (scores, winner, anchor)) in winners.choices().iter().enumerate() {
         let view = &views[number % 2];
-        let best = (0..items).filter(|c| c != anchor).max_by(|i, j| {
-            view.cosine(*anchor, &clean, *i).total_cmp(&view.cosine(*anchor, &clean, *j))
-        });
+        let best = (0..items)
+            .filter(|c| c != anchor)
+            .max_by(|i, j| view.cosine(*anchor, &clean, *i).total_cmp(&view.cosine(*anchor, &clean, *j)));
         assert_eq!(scores[*winner], clean.cosine(*anchor, &clean, best.unwrap()));
     }
     // The anchors' own rows as views: all agree, and nothing is to be fitted.
-    let link = Winners::of(Winner::Fresh, &draw, &clean, &clean, std::slice::from_ref(&clean), 20, 0).unwrap().fit().unwrap();
+    let link =
+        Winners::of(Winner::Fresh, &draw, &clean, &clean, std::slice::from_ref(&clean), 20, 0).unwrap().fit().unwrap();
     assert_eq!(link.agreement, 1.0);
     assert!(link.fit.blend.is_err());
     let analysis = Analysis::of(&known(50, 100, 2.0, [1.0, 2.0], 1), &settings()).unwrap();
@@ -348,7 +353,10 @@ fn a_fresh_view_chooses_among_the_anchors_own_candidates() {
     assert!(said.contains("gives no lambda: separated"), "{said}");
     let link = winners.fit().unwrap();
     let said = text(&words::of(&analysis, Some(&link)));
-    assert!(said.contains("160 choices of 80 anchors among 79 candidates") && said.contains("robust over anchors"), "{said}");
+    assert!(
+        said.contains("160 choices of 80 anchors among 79 candidates") && said.contains("robust over anchors"),
+        "{said}"
+    );
     let json = record::of(&analysis, Some(&link));
     assert_eq!(json["link"]["winner"], "fresh");
     assert!(json["link"]["lambda_interval_robust"].is_array());

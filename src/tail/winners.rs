@@ -85,7 +85,8 @@ impl Winners {
         for a in 0..anchors.len() {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(a as u64);
-            let all: Vec<usize> = (0..draw.candidates.len()).filter(|c| draw.candidates[*c] != draw.anchors[a]).collect();
+            let all: Vec<usize> =
+                (0..draw.candidates.len()).filter(|c| draw.candidates[*c] != draw.anchors[a]).collect();
             let chosen: Vec<usize> =
                 rand::seq::index::sample(&mut rng, all.len(), others).into_iter().map(|i| all[i]).collect();
             let scores: Vec<f64> = chosen.iter().map(|c| anchors.cosine(a, candidates, *c)).collect();
@@ -114,8 +115,11 @@ impl Winners {
     pub fn fit(&self) -> Result<Link> {
         let highest = |(scores, winner, _): &&(Vec<f64>, usize, usize)| scores.iter().all(|s| *s <= scores[*winner]);
         let agreeing = self.choices.iter().filter(highest).count();
-        let choices: Vec<Choice> =
-            self.choices.iter().map(|(scores, winner, anchor)| Choice { scores, winner: *winner, anchor: *anchor }).collect();
+        let choices: Vec<Choice> = self
+            .choices
+            .iter()
+            .map(|(scores, winner, anchor)| Choice { scores, winner: *winner, anchor: *anchor })
+            .collect();
         Ok(Link {
             winner: self.winner,
             candidates: self.candidates,
@@ -135,7 +139,8 @@ impl Link {
     /// The links by Akaike's criterion, the best first, with what the others have more.
     pub fn by_aic(&self) -> String {
         let fit = &self.fit;
-        let singles = [("softmax", fit.softmax.as_ref().map(|s| s.aic())), ("Weibit", fit.weibit.as_ref().map(|s| s.aic()))];
+        let singles =
+            [("softmax", fit.softmax.as_ref().map(|s| s.aic())), ("Weibit", fit.weibit.as_ref().map(|s| s.aic()))];
         let blend = ("blend", fit.blend.as_ref().ok().map(|b| b.aic()));
         let mut there: Vec<(&str, f64)> =
             singles.into_iter().chain([blend]).filter_map(|(name, aic)| Some((name, aic?))).collect();

@@ -146,7 +146,8 @@ fn sentence(note: &str) -> String {
 fn shape(text: &mut Text, fit: &GpdFit, interval: Option<[f64; 2]>, by: &str) {
     let xi = fit.gpd.xi;
     let within = interval.map_or(String::new(), |i| format!(" (95 %{by}: {})", range(i, 3)));
-    let test = format!("likelihood ratio {:.1}, {}", fit.exponential_test.statistic, probability(fit.exponential_test.p));
+    let test =
+        format!("likelihood ratio {:.1}, {}", fit.exponential_test.statistic, probability(fit.exponential_test.p));
     text.find(match Shape::of(fit, interval) {
         Shape::Boundary => format!(
             "xi is at the boundary -1 ({test} against xi = 0): the tail ends as abruptly as a uniform law's or more; the fit says no more than that."
@@ -281,7 +282,10 @@ fn gate(text: &mut Text, analysis: &Analysis) {
     if let Some((min, max)) = limits {
         let at = anchors.share(|t| t.beta <= min || t.beta >= max);
         if at > 0.05 {
-            text.caution(format!("beta is at an end of its range, {min} or {max}, for {} of the anchors.", percent(at)));
+            text.caution(format!(
+                "beta is at an end of its range, {min} or {max}, for {} of the anchors.",
+                percent(at)
+            ));
         }
     }
 }
@@ -409,7 +413,10 @@ fn sample(text: &mut Text, analysis: &Analysis) {
     }
     let at_boundary = anchors.tails.iter().filter(|t| t.at_boundary).count();
     if at_boundary * 20 > anchors.tails.len() {
-        text.caution(format!("{at_boundary} of {} anchors have their own fit at the boundary xi = -1.", anchors.tails.len()));
+        text.caution(format!(
+            "{at_boundary} of {} anchors have their own fit at the boundary xi = -1.",
+            anchors.tails.len()
+        ));
     }
 }
 
