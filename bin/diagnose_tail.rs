@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use weince::checkpoint::sha256_of;
 use weince::error::Error;
+use weince::eval::Space;
 use weince::eval::matrix::read_numbers;
-use weince::eval::run_encoder::Space;
 use weince::evt::Bootstrap;
 use weince::report::table::Table;
 use weince::run::RunFolder;
@@ -182,7 +182,13 @@ impl Args {
         }
     }
 
-    fn print(&self, title: &str, record: &Map<String, Value>, rows: Vec<(String, String)>, words: &[Word]) -> weince::Result<()> {
+    fn print(
+        &self,
+        title: &str,
+        record: &Map<String, Value>,
+        rows: Vec<(String, String)>,
+        words: &[Word],
+    ) -> weince::Result<()> {
         if self.json {
             println!("{}", to_text(record)?);
             return Ok(());

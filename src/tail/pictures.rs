@@ -75,7 +75,8 @@ pub fn of_fit(fit: &GpdFit, exceedances: &[f64]) -> Result<Vec<Shown>> {
 fn density(fit: &GpdFit, exceedances: &[f64]) -> Result<Picture> {
     let largest = exceedances.last().copied().unwrap_or(1.0);
     let curve = |law: Gpd| {
-        let heights = (0..=STEPS).map(|i| largest * i as f64 / STEPS as f64).map(|y| Point::new(y, law.log_density(y).exp()));
+        let heights =
+            (0..=STEPS).map(|i| largest * i as f64 / STEPS as f64).map(|y| Point::new(y, law.log_density(y).exp()));
         heights.filter(|p| p.y.is_finite()).collect()
     };
     let bins = (2.0 * (exceedances.len() as f64).cbrt()).round() as usize;

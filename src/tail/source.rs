@@ -15,8 +15,7 @@ use crate::data::text::Corpus;
 use crate::data::text::sts::{self, StsSplit};
 use crate::error::{Error, Result};
 use crate::eval::matrix::{Matrix, read_labels};
-use crate::eval::run_encoder::{RunEncoder, Space};
-use crate::eval::text_encoder::TextRunEncoder;
+use crate::eval::{RunEncoder, Space, TextRunEncoder};
 use crate::run::RunFolder;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -192,7 +191,13 @@ pub fn of_embeddings(first: &str, second: Option<&str>, labels: Option<&str>, op
 const NOT_WANTED: &str = "none was asked for";
 
 /// Choices of the anchors, who are one another's candidates; what is too little for them is told in their place.
-fn choose(draw: &Draw, anchors: &Rows, pool: &Rows, views: &[Rows], options: &Options) -> std::result::Result<Winners, String> {
+fn choose(
+    draw: &Draw,
+    anchors: &Rows,
+    pool: &Rows,
+    views: &[Rows],
+    options: &Options,
+) -> std::result::Result<Winners, String> {
     let numbers = draw.anchors.clone();
     let among = Draw { negatives: numbers.len().saturating_sub(1), candidates: numbers.clone(), anchors: numbers };
     Winners::of(options.winner, &among, anchors, pool, views, options.link_candidates, options.seed)
