@@ -28,14 +28,15 @@ fn end_with_the_reader() {
 
 /// Runs a binary's body; prints its error once, on stderr, as `error: ...`, and gives the exit code that belongs to it.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    run_to(Error::exit_code, || body().map(|()| ExitCode::SUCCESS))
+}
+
+/// As [`run`], for a body that decides the exit code of its success, and `code` that of a library's error.
+pub fn run_to(code: impl Fn(&Error) -> u8, body: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     silence_decoders();
     end_with_the_reader();
-    match body() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("error: {}", format!("{e:#}").lines().map(printable).collect::<Vec<_>>().join("\n"));
-            let code = e.chain().find_map(|c| c.downcast_ref::<Error>()).map_or(1, Error::exit_code);
-            ExitCode::from(code)
-        }
-    }
+    body().unwrap_or_else(|e| {
+        eprintln!("error: {}", format!("{e:#}").lines().map(printable).collect::<Vec<_>>().join("\n"));
+        ExitCode::from(e.chain().find_map(|c| c.downcast_ref::<Error>()).map_or(1, code))
+    })
 }

@@ -39,6 +39,15 @@ impl LossConfig {
             LossConfig::Reference(c) => c.validate(),
         }
     }
+
+    /// The temperature of its softmax.
+    pub fn temperature(&self) -> f64 {
+        match self {
+            LossConfig::Infonce(c) => c.temperature,
+            LossConfig::Weince(c) => c.temperature,
+            LossConfig::Reference(c) => c.temperature,
+        }
+    }
 }
 
 /// InfoNCE.

@@ -1,7 +1,7 @@
 //! Everything that is measured on a search: ranks, cross-entropy, and with the files beside this one what depends on the number of
 //! negatives, the temperature and the training.
 
-use super::finite_k::{FiniteK, Generalisation, Sample};
+use super::finite_k::{FiniteK, Generalisation, Sample, training};
 use super::input::{Checks, Input, Negatives};
 use super::passes::{Pairs, Sums};
 use super::temperature::{self, Temperatures};
@@ -225,12 +225,14 @@ pub fn analyse(
     let retrieval = retrieval(input, &ranked, ties, settings)?;
     let cross_entropy = cross_entropy(input, &search, &estimates, &ranked, tau)?;
     deterministic(&search, &ranked, &retrieval, &cross_entropy, tau, &mut violations);
-    progress("finite k", 0, 1);
-    let finite_k = FiniteK::of(&sample, &search, tau, settings)?;
-    progress("temperatures", 0, 1);
+    progress("parts of the sample", 0, 3);
+    let (train, k) = training(&sample, train, settings)?;
+    let others: Vec<usize> = settings.k.into_iter().chain([k]).collect();
+    let finite_k = FiniteK::of(&sample, &search, tau, &others, settings)?;
+    progress("parts of the sample", 1, 3);
     let temperature = Temperatures::of(&sample, tau_cal, &mut violations)?;
-    progress("generalisation", 0, 1);
-    let generalisation = Generalisation::of(input, &sample, train, tau, settings)?;
+    progress("parts of the sample", 2, 3);
+    let generalisation = Generalisation::of(input, &finite_k, train.as_ref(), k, tau, settings.seed)?;
     let weince = settings.weince.as_ref().map(|logit| weince::tail(&sample, logit, tau)).transpose()?;
     Ok(Analysis {
         checks: input.checks.clone(),
@@ -254,8 +256,8 @@ fn passes(
 ) -> Result<(Search, Vec<Ranked>, usize)> {
     let all = input.corpus.rows() as u64;
     let pairs = pairs(input, tau);
-    let sums = pairs.sums(&mut |done| progress("pass 1 of 2", done, all))?;
-    let (search, ranked) = search(&pairs, &sums, input, &mut |done| progress("pass 2 of 2", done, all))?;
+    let sums = pairs.sums(&mut |done| progress("items, pass 1 of 2", done, all))?;
+    let (search, ranked) = search(&pairs, &sums, input, &mut |done| progress("items, pass 2 of 2", done, all))?;
     Ok((search, ranked, sums.iter().filter(|s| s.ties > 0).count()))
 }
 

@@ -4,7 +4,7 @@
 use super::analysis::{Settings, Z_95, pairs, search};
 use super::input::{Checks, Input, Negatives};
 use super::passes::Pairs;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::eval::matrix::Matrix;
 use crate::eval::rows::Rows;
 use crate::theory::bounds;
@@ -14,6 +14,7 @@ use crate::theory::estimators::{
 use crate::theory::random::Random;
 use rayon::prelude::*;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Permutations of an anchor's items.
 const PERMUTATIONS: usize = 4;
@@ -108,6 +109,11 @@ impl Sample {
         [self.input.anchors.count(), self.input.items()]
     }
 
+    /// As [`Sample::size`], with the items that are left out.
+    fn size_drawn(&self) -> [usize; 2] {
+        [self.input.anchors.count(), self.input.corpus.rows()]
+    }
+
     pub fn pairs(&self, tau: f64) -> Pairs<'_> {
         pairs(&self.input, tau)
     }
@@ -132,12 +138,16 @@ impl Sample {
         (0..anchors.count()).into_par_iter().map(one).collect()
     }
 
-    /// Every anchor's estimates at numbers of negatives.
-    fn curves(&self, ks: &[usize], tau: f64) -> Result<Vec<Vec<CurvePoint>>> {
-        self.cosines(|i, cosines| {
+    /// Every anchor's estimates at numbers of negatives, and the third central moment of its weights, of which `search` has the means.
+    fn curves(&self, ks: &[usize], tau: f64, search: &Search) -> Result<(Vec<Vec<CurvePoint>>, Vec<f64>)> {
+        let both = self.cosines(|i, cosines| {
             let logits: Vec<f64> = cosines.iter().map(|s| s / tau).collect();
-            curve(&logits, self.input.positives[i] / tau, ks, PERMUTATIONS, &mut Random::new(self.seed, i as u64))
-        })
+            let ln_z = search.anchors()[i].ln_z;
+            let third = logits.iter().map(|x| ((x - ln_z).exp() - 1.0).powi(3)).sum::<f64>() / logits.len() as f64;
+            let mut random = Random::new(self.seed, i as u64);
+            Ok((curve(&logits, self.input.positives[i] / tau, ks, PERMUTATIONS, &mut random)?, third))
+        })?;
+        Ok(both.into_iter().unzip())
     }
 
     /// The sample's anchors in a search, for the items' share of errors.
@@ -260,14 +270,20 @@ pub struct Training {
 }
 
 impl FiniteK {
-    pub(super) fn of(sample: &Sample, search: &Search, tau: f64, settings: &Settings) -> Result<FiniteK> {
+    /// `others` are numbers of negatives besides powers of 2.
+    pub(super) fn of(
+        sample: &Sample,
+        search: &Search,
+        tau: f64,
+        others: &[usize],
+        settings: &Settings,
+    ) -> Result<FiniteK> {
         let [_, m] = sample.size();
         let powers: Vec<usize> = (0..).map(|e| 1 << e).take_while(|k| *k <= (m / 2).max(1)).collect();
-        let mut ks = powers.clone();
-        ks.extend(settings.k.filter(|k| *k <= m && !powers.contains(k)));
-        ks.sort_unstable();
-        let rows = sample.curves(&ks, tau)?;
+        let ks: BTreeSet<usize> = powers.iter().chain(others).copied().filter(|k| *k <= m).collect();
+        let ks: Vec<usize> = ks.into_iter().collect();
         let of_sample = sample.search(tau)?;
+        let (rows, third) = sample.curves(&ks, tau, &of_sample)?;
         let estimates = of_sample.finish()?;
         let hubness = estimates.variances.hubness();
         let n = rows.len() as f64;
@@ -291,7 +307,7 @@ impl FiniteK {
         let step_rows = |f: &dyn Fn(&CurvePoint) -> f64| -> Vec<Vec<f64>> {
             rows.iter().map(|r| steps.iter().map(|(one, two)| f(&r[*two]) - f(&r[*one])).collect()).collect()
         };
-        let k_asymptotic = k_asymptotic(sample, &of_sample, tau)?;
+        let k_asymptotic = k_asymptotic(&of_sample, &third);
         let least = LEAST_K.max(k_asymptotic.filter(|k| *k <= m as f64 / 4.0).unwrap_or(0.0));
         let slope = |values: Vec<Vec<f64>>, piece: u64| {
             let mut random = Random::new(settings.seed, piece);
@@ -324,16 +340,12 @@ impl FiniteK {
 }
 
 /// 20 (E m3/3 + 3 E v²/4) / (E v/2), with the weights' third central moment m3: docs/theory.md 1.5.
-fn k_asymptotic(sample: &Sample, search: &Search, tau: f64) -> Result<Option<f64>> {
-    let third = sample.cosines(|i, cosines| {
-        let ln_z = search.anchors()[i].ln_z;
-        Ok(cosines.iter().map(|s| ((s / tau - ln_z).exp() - 1.0).powi(3)).sum::<f64>() / cosines.len() as f64)
-    })?;
+fn k_asymptotic(search: &Search, third: &[f64]) -> Option<f64> {
     let n = third.len() as f64;
     let m3 = third.iter().sum::<f64>() / n;
     let mean = |f: &dyn Fn(f64) -> f64| search.anchors().iter().map(|a| f(a.v)).sum::<f64>() / n;
     let k = 20.0 * (m3 / 3.0 + 0.75 * mean(&|v| v * v)) / (mean(&|v| v) / 2.0);
-    Ok(k.is_finite().then_some(k.max(1.0)))
+    k.is_finite().then_some(k.max(1.0))
 }
 
 /// R_inf by weighted least squares of R~_k on 1, 1/k and 1/k² over k >= 8; none with fewer than four such k.
@@ -418,40 +430,51 @@ pub struct Certificate {
     pub r_inf_bound: f64,
 }
 
+/// The sample of training, of the same size, and the number of negatives that generalisation is measured at.
+pub(super) fn training(
+    sample: &Sample,
+    train: Option<&Input>,
+    settings: &Settings,
+) -> Result<(Option<Sample>, usize)> {
+    let train = train.map(|train| Sample::sized(train, sample.size_drawn(), settings.seed)).transpose()?;
+    let [_, m] = sample.size();
+    let fewest = train.as_ref().map_or(m, |t| m.min(t.size()[1]));
+    Ok((train, settings.k.filter(|k| *k <= fewest).unwrap_or(DEFAULT_K.min(fewest / 2).max(1))))
+}
+
 impl Generalisation {
+    /// At one of the numbers of negatives that `held_out` has.
     pub(super) fn of(
         input: &Input,
-        sample: &Sample,
-        train: Option<&Input>,
+        held_out: &FiniteK,
+        train: Option<&Sample>,
+        k: usize,
         tau: f64,
-        settings: &Settings,
+        seed: u64,
     ) -> Result<Generalisation> {
-        let [n, m] = sample.size();
-        let train = train.map(|train| Sample::sized(train, [n, m], settings.seed)).transpose()?;
-        let fewest = train.as_ref().map_or(m, |t| m.min(t.size()[1]));
-        let k = settings.k.filter(|k| *k <= fewest).unwrap_or(DEFAULT_K.min(fewest / 2).max(1));
-        let risk = |sample: &Sample| -> Result<(f64, f64)> {
-            let rows = sample.curves(&[k], tau)?;
-            let values: Vec<f64> = rows.iter().map(|r| r[0].risk).collect();
-            let n = values.len() as f64;
-            let hubness = sample.search(tau)?.finish()?.variances.hubness();
-            Ok((values.iter().sum::<f64>() / n, (variance(&values) / n + hubness).sqrt()))
+        let point = held_out.points.iter().find(|p| p.k == k);
+        let Some(&KPoint { risk, risk_se, .. }) = point else {
+            return Err(Error::Input(format!("the risk at {k} negatives was not measured")));
         };
-        let (held_out, risk_se) = risk(sample)?;
-        let gap = match &train {
+        let gap = match train {
             None => None,
             Some(train) => {
-                let (found, se) = risk(train)?;
-                Some(Gap { train: found, gap: held_out - found, se: (risk_se * risk_se + se * se).sqrt() })
+                let search = train.search(tau)?;
+                let (rows, _) = train.curves(&[k], tau, &search)?;
+                let values: Vec<f64> = rows.iter().map(|r| r[0].risk).collect();
+                let n = values.len() as f64;
+                let found = values.iter().sum::<f64>() / n;
+                let squared = variance(&values) / n + search.finish()?.variances.hubness();
+                Some(Gap { train: found, gap: risk - found, se: (risk_se * risk_se + squared).sqrt() })
             }
         };
         Ok(Generalisation {
             k,
-            risk: held_out,
+            risk,
             risk_se,
-            asymptotic_bound: held_out + 1.644_853_626_951_472_2 * risk_se,
+            asymptotic_bound: risk + 1.644_853_626_951_472_2 * risk_se,
             gap,
-            certificate: certificate(input, k, tau, settings.seed)?,
+            certificate: certificate(input, k, tau, seed)?,
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Numbers are taken sixteen at a time, in loops over arrays of that length that become vector instructions where they are inlined into
 //! the product's kernel; what is not inlined there would be compiled without them, and is marked so.
+#![allow(clippy::needless_range_loop)] // Several arrays of one length: as iterators they would be nests of zips.
 
 use crate::eval::panels::Reader;
 

@@ -6,8 +6,12 @@ pub mod finite_k;
 pub mod input;
 mod kernel;
 pub mod passes;
+pub mod source;
 pub mod temperature;
 pub mod weince;
 
 pub use analysis::{Analysis, Settings, analyse};
 pub use input::{Input, Items, Labels, Negatives};
+
+#[cfg(test)]
+mod tests;

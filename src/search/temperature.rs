@@ -22,6 +22,8 @@ pub struct Temperatures {
     pub points: Vec<Temperature>,
     /// The temperature at which R_inf is least; none where it is not from 0.005 to 10.
     pub calibrated: Option<f64>,
+    /// What is measured there.
+    pub at_calibrated: Option<Temperature>,
 }
 
 /// One temperature.
@@ -52,7 +54,8 @@ impl Temperatures {
         let [low, high] = RANGE.map(f64::ln);
         let taus = (0..POINTS).map(|i| (low + (high - low) * i as f64 / (POINTS - 1) as f64).exp());
         let points = taus.map(|tau| point(sample, tau, violations)).collect::<Result<_>>()?;
-        Ok(Temperatures { sample: sample.size(), points, calibrated })
+        let at_calibrated = calibrated.map(|tau| point(sample, tau, violations)).transpose()?;
+        Ok(Temperatures { sample: sample.size(), points, calibrated, at_calibrated })
     }
 }
 
