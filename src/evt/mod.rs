@@ -4,15 +4,18 @@
 //! - [`pot`]: peaks over threshold: from similarities of many anchors to exceedances, a grid of thresholds, intervals by resampling
 //!   anchors, and the tail index where the endpoint is known to be 1.
 //! - [`link`]: softmax, Weibit and the family between them, fitted to observed winners.
+//! - [`noise_floor`]: what softmax costs where winners follow Weibit, in samples and in their limit.
 //!
 //! Everything is in float64, without LibTorch. The same input gives the same numbers whatever the number of threads.
 
 pub mod gpd;
 pub mod link;
+pub mod noise_floor;
 pub mod pot;
 
 pub use gpd::{Gpd, GpdFit};
 pub use link::{Choice, LinkFit};
+pub use noise_floor::NoiseFloor;
 pub use pot::{Bootstrap, Hill, Intervals, Peaks};
 
 /// The least shortfall `1 - s`: WEINCE's cap of the endpoint coordinate. What is nearer to 1 counts as being this far from it.
