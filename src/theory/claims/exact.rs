@@ -1,7 +1,8 @@
 //! T01 to T09: what needs no sampling of data.
 
 use super::golden::Golden;
-use super::{Claim, Expected, Formulas, Ledger, Plan, least, stream, worst};
+use super::plot::{Curve, Draw, Plot};
+use super::{Expected, Formulas, Ledger, Plan, least, stream, worst};
 use crate::Result;
 use crate::theory::bounds::{
     average_ceiling, constant, jeffreys, k_without_data, least_k, paper_constant, search_above, search_below,
@@ -17,7 +18,7 @@ fn apart(a: f64, b: f64) -> f64 {
     (a - b).abs() / b.abs().max(1.0)
 }
 
-pub fn t01(_: &Plan, _: &Formulas) -> Result<Vec<Claim>> {
+pub fn t01(_: &Plan, _: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T01");
     let model = Codes::new(20, 0.5)?;
     let finite = model.finite_k();
@@ -29,7 +30,7 @@ pub fn t01(_: &Plan, _: &Formulas) -> Result<Vec<Claim>> {
         let what = format!("engine less binomial sums, R_k, R~_k and ECE_k of 20 orthogonal codes, tau 0.5, k {k}");
         ledger.add(what, off, Expected::AtMost(0.0), 1e-10);
     }
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// The closed forms of a sphere model beside golden ones.
@@ -65,7 +66,7 @@ fn line_of(entry: &Golden) -> Result<Line> {
     Line::new(entry.number("tau")?, entry.number("omega")?, noise)
 }
 
-pub fn t02(_: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t02(_: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T02");
     let golden = Golden::read()?;
     let spheres = golden.list("sphere")?;
@@ -128,10 +129,10 @@ pub fn t02(_: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
         }
     }
     ledger.add("ceilings G, TV and v", worst(off), Expected::AtMost(0.0), 1e-9);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
-pub fn t03(_: &Plan, _: &Formulas) -> Result<Vec<Claim>> {
+pub fn t03(_: &Plan, _: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T03");
     let golden = Golden::read()?;
     let of = |entry: &Golden| {
@@ -175,10 +176,10 @@ pub fn t03(_: &Plan, _: &Formulas) -> Result<Vec<Claim>> {
     let entry = golden.part("cancellation")?;
     let finite = sphere_of(&entry)?.finite_k();
     ledger.add("R_1024 where c1 vanishes", finite.risk(1024.0), Expected::Equal(entry.number("R_1024")?), 1e-9);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
-pub fn t04(_: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t04(_: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T04");
     let golden = Golden::read()?;
     let chosen: Vec<Golden> = golden.list("circle_headline")?.into_iter().chain(golden.list("s2_headline")?).collect();
@@ -215,7 +216,7 @@ pub fn t04(_: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     };
     let off = golden.list("modelC_hetero")?.par_iter().map(of).collect::<Result<Vec<f64>>>()?;
     ledger.add("c2 of anchors that differ, at k = 2^14", worst(off), Expected::AtMost(0.0), 2e-2);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// A model with what the bounds of T05 need of it.
@@ -258,6 +259,32 @@ impl Bounded {
 
     fn mean_log(&self, k: f64) -> Option<f64> {
         self.mean_log.as_ref().map(|(law, ln_z)| law.mean(|s| ((s / self.tau - ln_z).exp() / k).ln_1p()))
+    }
+
+    /// The pieces of R_k - R_inf in k, with what they go to and what they stay below.
+    fn plot(&self, name: &'static str, what: &str, f: &Formulas) -> Plot {
+        let ks: Vec<f64> = (0..=16).map(|i| f64::from(1 << i)).collect();
+        let tau = self.tau;
+        let mean_v: f64 = self.anchors.iter().map(|(share, v, ..)| share * v).sum();
+        let lower_v =
+            |k: f64| self.anchors.iter().map(|(share, v, ln, _)| share * (f.lower_v)(*v, *ln, k)).sum::<f64>();
+        Plot {
+            name,
+            title: format!("R_k - R_inf = P_k - D_k: {what}, tau {tau}"),
+            x: "negatives k",
+            y: "nats",
+            log_y: true,
+            curves: vec![
+                Curve::of("D_k", Draw::Exact, 0, &ks, |k| self.finite.d(k)),
+                Curve::of("E v/(2k)", Draw::Law, 0, &ks, |k| mean_v / (2.0 * k)),
+                Curve::of("(Lv)", Draw::Bound, 5, &ks, lower_v),
+                Curve::of("(L)", Draw::Bound, 2, &ks, |k| f.lower(tau, k)),
+                Curve::of("P_k", Draw::Exact, 1, &ks, |k| self.finite.p(k)),
+                Curve::of("E a/k", Draw::Law, 1, &ks, |k| self.mean_a / k),
+                Curve::of("log(1 + e^(2/tau)/k)", Draw::Bound, 4, &ks, |k| (f.paper_upper)(tau, k)),
+            ],
+            levels: Vec::new(),
+        }
     }
 }
 
@@ -306,7 +333,7 @@ fn t05_excesses(model: &Bounded, f: &Formulas) -> [f64; 12] {
     excess
 }
 
-pub fn t05(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t05(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T05");
     let mut jobs: Vec<Box<dyn Fn() -> Result<Bounded> + Send + Sync>> = Vec::new();
     let kappas: &[f64] = plan.pick(&[1.0, 20.0], &[1.0, 5.0, 10.0, 20.0]);
@@ -376,7 +403,12 @@ pub fn t05(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
         Expected::AtMost(0.0),
         1e-9,
     );
-    Ok(ledger.claims)
+    ledger.plots = vec![
+        Bounded::sphere(3, 0.2, 10.0)?.plot("finite-k-sphere", "positives by von Mises-Fisher on a sphere", f),
+        Bounded::codes(100, 0.2)?.plot("finite-k-codes", "100 orthogonal codes", f),
+        Bounded::line(0.5, 1.5)?.plot("finite-k-line", "normal points on a circle", f),
+    ];
+    Ok(ledger)
 }
 
 /// The slope of a positive function between two numbers of negatives, in log-log.
@@ -384,7 +416,7 @@ fn slope(f: impl Fn(f64) -> f64, from: f64, to: f64) -> f64 {
     (f(to) / f(from)).abs().ln() / (to / from).ln()
 }
 
-pub fn t06(_: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t06(_: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T06");
     let mut models = Vec::new();
     for d in [2, 3, 8] {
@@ -432,7 +464,7 @@ pub fn t06(_: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     let off = golden.list("asymptotic_onset")?.par_iter().map(of).collect::<Result<Vec<[f64; 2]>>>()?;
     ledger.add("D_256 before the onset, d up to 512", worst(off.iter().map(|o| o[0])), Expected::AtMost(0.0), 1e-9);
     ledger.add("its local slope at 256", worst(off.iter().map(|o| o[1])), Expected::AtMost(0.0), 1e-7);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// What T07 looks at: how far R_k, R~_k and ECE_m of a model exceed what the bounds allow.
@@ -456,7 +488,7 @@ fn t07_excesses(finite: &FiniteK, mean_a: f64, ratio: f64, f: &Formulas) -> [f64
     excess
 }
 
-pub fn t07(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t07(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T07");
     let mut models: Vec<(FiniteK, f64, f64)> = Vec::new();
     for (n, tau) in [(2, 1.0), (10, 0.5), (100, 0.2), (1000, 0.1), (22026, 0.1), (1_000_000, 0.07)] {
@@ -520,7 +552,7 @@ pub fn t07(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
         off.push((sizes.iter().map(|s| of_class(*s)).sum::<f64>() - classes as f64).abs());
     }
     ledger.add("E|dM/dpi|^2 of label positives less the number of classes", worst(off), Expected::AtMost(0.0), 1e-9);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// Divergences between a discrete law of scores and its softmax.
@@ -555,10 +587,10 @@ fn random_law(random: &mut Random, points: usize) -> (Vec<f64>, Vec<f64>) {
     (p, s)
 }
 
-pub fn t08(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t08(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T08");
     let laws = 1800;
-    let excess: Vec<[f64; 6]> = (0..laws)
+    let all: Vec<([f64; 6], [f64; 2])> = (0..laws)
         .into_par_iter()
         .map(|i| {
             let mut random = stream(plan, 8, 0, i);
@@ -569,16 +601,18 @@ pub fn t08(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
             let ceiling = (f.ceiling)(c);
             let more = tilt(&p, &s, c * 1.01);
             let scale = (f.largest_variance)(c);
-            [
+            let excess = [
                 worst([t.forward, t.backward]) - ceiling,
                 ceiling - (c * c / 2.0).min(2.0 * c),
                 t.forward + t.backward - jeffreys(c),
                 t.total_variation - (f.total_variation)(c),
                 (t.variance - scale) / scale.max(1.0),
                 t.forward - more.forward,
-            ]
+            ];
+            (excess, [1.0 / c, t.forward])
         })
         .collect();
+    let (excess, of_laws): (Vec<[f64; 6]>, Vec<[f64; 2]>) = all.into_iter().unzip();
     let names = [
         "KL(Q||pi) or KL(pi||Q) above G(1/tau)",
         "G(c) above min(c^2/2, 2c)",
@@ -618,7 +652,7 @@ pub fn t08(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     }
     // Averages over anchors that are the corpus.
     let codes = 400;
-    let excess: Vec<[f64; 3]> = (0..codes)
+    let all: Vec<([f64; 3], [f64; 2])> = (0..codes)
         .into_par_iter()
         .map(|i| {
             let mut random = stream(plan, 8, 1, i);
@@ -648,9 +682,11 @@ pub fn t08(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
                 r_inf += p_x * (t.backward + c * p.iter().zip(&s).map(|(p, s)| p * s).sum::<f64>() - c);
             }
             let ceiling = (f.ceiling)(c).min((f.average_ceiling)(1.0 / c));
-            [forward - ceiling, backward - ceiling, -(f.average_ceiling)(1.0 / c) - r_inf]
+            let excess = [forward - ceiling, backward - ceiling, -(f.average_ceiling)(1.0 / c) - r_inf];
+            (excess, [1.0 / c, forward])
         })
         .collect();
+    let (excess, of_codes): (Vec<[f64; 3]>, Vec<[f64; 2]>) = all.into_iter().unzip();
     for (i, what) in ["E KL(Q||pi) above min(G, 1/tau)", "E KL(pi||Q) above min(G, 1/tau)", "R_inf below -1/tau"]
         .into_iter()
         .enumerate()
@@ -675,7 +711,25 @@ pub fn t08(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     );
     let whole = average_ceiling(0.002) - (f.ceiling)(c).min((f.average_ceiling)(0.002));
     ledger.add("min(G, 1/tau) of the library less that of its parts", whole, Expected::Equal(0.0), 1e-12);
-    Ok(ledger.claims)
+    let taus: Vec<f64> = (0..=60).map(|i| 0.05 * 200.0_f64.powf(f64::from(i) / 60.0)).collect();
+    // Divergences go down to nothing; the upper end is what the ceilings are about.
+    let above = |all: Vec<[f64; 2]>| all.into_iter().filter(|p| p[1] >= 1e-3).collect();
+    ledger.plots.push(Plot {
+        name: "temperature-ceilings",
+        title: "What a temperature allows: nats between a search and the data".into(),
+        x: "temperature tau",
+        y: "KL(Q||pi), nats",
+        log_y: true,
+        curves: vec![
+            Curve::new("random laws, from 0.001 nats", Draw::Sampled, 5, above(of_laws)),
+            Curve::new("random codes, averages", Draw::Sampled, 4, above(of_codes)),
+            Curve::of("1/(2 tau^2)", Draw::Bound, 2, &taus, |tau| 0.5 / (tau * tau)),
+            Curve::of("G(1/tau), of an anchor", Draw::Bound, 0, &taus, |tau| (f.ceiling)(1.0 / tau)),
+            Curve::of("1/tau, of averages", Draw::Bound, 1, &taus, f.average_ceiling),
+        ],
+        levels: Vec::new(),
+    });
+    Ok(ledger)
 }
 
 /// A random tuple under two embeddings: some with all of its points moved, some with few, and some whose loss changes as much as it
@@ -738,7 +792,7 @@ fn two_embeddings(random: &mut Random) -> Result<(Tuple, Tuple, f64)> {
     Ok((here, there, tau))
 }
 
-pub fn t09(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t09(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T09");
     let tuples = plan.pick(600, 3000);
     let all = (0..tuples)
@@ -791,5 +845,5 @@ pub fn t09(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     // K_β at many negatives and its limit e^{2/(βτ)}, which the paper has with a factor of 3.
     let factor = softmax_factor(1e12, 0.5, 3.0);
     ledger.add("K_3 of many negatives at tau 0.5", factor, Expected::Equal((4.0_f64 / 3.0).exp()), 1e-6);
-    Ok(ledger.claims)
+    Ok(ledger)
 }

@@ -20,6 +20,11 @@ impl Golden {
         Golden::parse(include_str!("../../../tests/golden/theory/line.json"), "golden values of the line model")
     }
 
+    /// The values of the noise-floor experiment by numpy.
+    pub fn noise_floor() -> Result<Golden> {
+        Golden::parse(include_str!("../../../tests/golden/pot/noise_floor.json"), "golden noise floor")
+    }
+
     fn parse(text: &str, name: &str) -> Result<Golden> {
         match serde_json::from_str(text) {
             Ok(value) => Ok(Golden { value, at: name.into() }),

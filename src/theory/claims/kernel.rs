@@ -1,7 +1,8 @@
 //! T18: the WEINCE kernel.
 
 use super::golden::Golden;
-use super::{Claim, Expected, Formulas, Ledger, Plan, least, stream, worst};
+use super::plot::{Curve, Draw, Plot};
+use super::{Expected, Formulas, Ledger, Plan, least, stream, worst};
 use crate::Result;
 use crate::theory::engine::{Anchor, Discrete, Grid};
 use crate::theory::special::ln_beta;
@@ -77,7 +78,7 @@ fn with_mean(kernel: &Kernel, ln_z: f64) -> (Anchor, f64) {
     (Anchor::new(1.0, Grid::exact(smallest), law.law(&weights)), mean)
 }
 
-pub fn t18(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t18(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T18");
     let golden = Golden::read()?;
     let mut off = Vec::new();
@@ -91,25 +92,42 @@ pub fn t18(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
 
     // The law of D_k by the engine: (lambda of beta 1, slope and constant).
     let entries = golden.list("weince_bias")?;
-    let all: Vec<[f64; 4]> = entries
+    let powers: Vec<f64> = (2..=11).map(|i| 4.0_f64.powi(i)).collect();
+    let all: Vec<([f64; 4], [Curve; 2])> = entries
         .par_iter()
-        .map(|entry| {
+        .enumerate()
+        .map(|(colour, entry)| {
             let kernel = kernel_of(entry)?;
             let ln_z = (f.kernel_mean)(&kernel, 3)?;
             let (anchor, mean) = with_mean(&kernel, ln_z);
             let (near, far) = (1_048_576.0, 4_194_304.0);
             let slope = (anchor.d(far) / anchor.d(near)).ln() / (far / near).ln();
             let alpha = kernel.tail_index(1.0);
-            let constant = anchor.d(far) * far.powf(alpha - 1.0);
-            let predicted = (f.decay_constant)(kernel.tail_constant_sphere(3, ln_z), alpha);
-            let ratio = if alpha < 2.0 {
-                constant / predicted
+            let constant = if alpha < 2.0 {
+                (f.decay_constant)(kernel.tail_constant_sphere(3, ln_z), alpha)
             } else {
-                anchor.d(far) * far * 2.0 / second_moment(&kernel, ln_z)
+                second_moment(&kernel, ln_z) / 2.0
             };
-            Ok([mean - 1.0, slope + (f.decay)(alpha), slope - entry.number("slope")?, ratio])
+            let law = |k: f64| constant * k.powf(-(f.decay)(alpha));
+            let ratio = anchor.d(far) / law(far);
+            let of_law = format!("{constant:.3} k^{:.3}", -(f.decay)(alpha));
+            let curves = [
+                Curve::of(format!("alpha {alpha:.2}"), Draw::Exact, colour, &powers, |k| anchor.d(k)),
+                Curve::of(of_law, Draw::Law, colour, &powers, law),
+            ];
+            Ok(([mean - 1.0, slope + (f.decay)(alpha), slope - entry.number("slope")?, ratio], curves))
         })
         .collect::<Result<_>>()?;
+    let (all, curves): (Vec<[f64; 4]>, Vec<[Curve; 2]>) = all.into_iter().unzip();
+    ledger.plots.push(Plot {
+        name: "weince-finite-k",
+        title: "WEINCE: D_k falls as k^-(alpha - 1) where the kernel has no variance".into(),
+        x: "negatives k",
+        y: "D_k, nats",
+        log_y: true,
+        curves: curves.concat(),
+        levels: Vec::new(),
+    });
     ledger.add(
         "Z_W by quadrature over the closed form, less 1",
         worst(all.iter().map(|r| r[0].abs())),
@@ -229,7 +247,7 @@ pub fn t18(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     ledger.add("Euler's constant by its definition", harmonic - 5e-7, Expected::Equal(EULER), 1e-9);
     let norm = ln_beta(half_dimension(3), half_dimension(3));
     ledger.add("ln B(1, 1)", norm, Expected::Equal(0.0), 1e-12);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// The variance of a kernel's weights where it is finite, on the sphere in three dimensions.

@@ -1,11 +1,14 @@
 //! The theory's statements, each checked by numbers: what `verify-theory` prints (docs/theory.md 8.2).
 //!
-//! The groups T01 to T09 and T18 are exact up to quadrature; T10 to T17 sample. Every piece of work has a stream of random numbers
+//! The groups T01 to T09 and T18 are exact up to quadrature; T10 to T17 sample; N01 does both. Some hand out what they computed as
+//! [`Plot`]s. Every piece of work has a stream of random numbers
 //! of its own, and results are put together in a fixed order: a seed gives the same numbers on any number of threads.
 
 mod exact;
 mod golden;
 mod kernel;
+mod noise;
+mod plot;
 mod sampled;
 
 use super::complexity::{Ball, Moves};
@@ -15,7 +18,10 @@ use super::random::Random;
 use super::weince::Kernel;
 use super::{bounds, complexity, estimators, weince};
 use crate::Result;
+use crate::evt::noise_floor::Population;
 use std::fmt;
+
+pub use plot::{Curve, Draw, Plot};
 
 /// How much is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,15 +115,25 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The claims of one group as they are made.
+/// What a group found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    /// Its claims, in the order in which they are printed.
+    pub claims: Vec<Claim>,
+    /// Numbers that are best seen.
+    pub plots: Vec<Plot>,
+}
+
+/// What one group finds, as it is made.
 struct Ledger {
     id: &'static str,
     claims: Vec<Claim>,
+    plots: Vec<Plot>,
 }
 
 impl Ledger {
     fn new(id: &'static str) -> Ledger {
-        Ledger { id, claims: Vec::new() }
+        Ledger { id, claims: Vec::new(), plots: Vec::new() }
     }
 
     fn add(&mut self, what: impl Into<String>, measured: f64, expected: Expected, tolerance: f64) {
@@ -212,6 +228,10 @@ pub struct Formulas {
     pub least_shortfall: fn(f64, f64) -> f64,
     /// [`weince::hill`].
     pub hill: fn(&[f64], usize) -> Result<f64>,
+    /// [`Population::weibit_mse`].
+    pub weibit_mse: fn(&Population, f64) -> f64,
+    /// [`Population::softmax_mse`].
+    pub softmax_mse: fn(&Population, f64) -> f64,
 }
 
 impl Default for Formulas {
@@ -248,6 +268,8 @@ impl Default for Formulas {
             divergent_mean_log: weince::divergent_mean_log,
             least_shortfall: weince::least_shortfall,
             hill: weince::hill,
+            weibit_mse: Population::weibit_mse,
+            softmax_mse: Population::softmax_mse,
         }
     }
 }
@@ -266,7 +288,7 @@ pub struct Group {
     pub id: &'static str,
     /// What it is about.
     pub title: &'static str,
-    check: fn(&Plan, &Formulas) -> Result<Vec<Claim>>,
+    check: fn(&Plan, &Formulas) -> Result<Ledger>,
 }
 
 impl Group {
@@ -274,13 +296,13 @@ impl Group {
     ///
     /// # Errors
     /// [`crate::Error::Input`] where a computation is refused, which is a mistake of this library.
-    pub fn check(&self, plan: &Plan, formulas: &Formulas) -> Result<Vec<Claim>> {
-        (self.check)(plan, formulas)
+    pub fn check(&self, plan: &Plan, formulas: &Formulas) -> Result<Checked> {
+        (self.check)(plan, formulas).map(|ledger| Checked { claims: ledger.claims, plots: ledger.plots })
     }
 }
 
 /// All groups, in order.
-pub const GROUPS: [Group; 18] = [
+pub const GROUPS: [Group; 19] = [
     Group { id: "T01", title: "the engine equals binomial sums", check: exact::t01 },
     Group { id: "T02", title: "closed forms equal golden values", check: exact::t02 },
     Group { id: "T03", title: "exact risks equal golden values", check: exact::t03 },
@@ -299,15 +321,17 @@ pub const GROUPS: [Group; 18] = [
     Group { id: "T16", title: "retrieval", check: sampled::t16 },
     Group { id: "T17", title: "the held-out certificate", check: sampled::t17 },
     Group { id: "T18", title: "the WEINCE kernel", check: kernel::t18 },
+    Group { id: "N01", title: "the noise floor of a wrong link", check: noise::n01 },
 ];
 
-/// Checks all groups, or those whose ids are in `only`.
+/// The claims of all groups, or of those whose ids are in `only`.
 ///
 /// # Errors
 /// As [`Group::check`].
 pub fn check(plan: &Plan, formulas: &Formulas, only: &[&str]) -> Result<Vec<Claim>> {
     let chosen = GROUPS.iter().filter(|g| only.is_empty() || only.contains(&g.id));
-    Ok(chosen.map(|g| g.check(plan, formulas)).collect::<Result<Vec<_>>>()?.concat())
+    let claims = chosen.map(|g| Ok(g.check(plan, formulas)?.claims)).collect::<Result<Vec<_>>>()?;
+    Ok(claims.concat())
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! T10 to T17: what needs samples of data.
 
 use super::golden::Golden;
-use super::{Claim, Expected, Formulas, Ledger, Plan, stream, worst};
+use super::plot::{Curve, Draw, Plot};
+use super::{Expected, Formulas, Ledger, Plan, stream, worst};
 use crate::Result;
 use crate::theory::bounds::{loss_range, lower};
 use crate::theory::complexity::{
@@ -26,7 +27,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / n
 }
 
-pub fn t10(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t10(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T10");
     let repeats = plan.pick(150, 600);
     let (few, many) = (1024, 16384);
@@ -59,7 +60,7 @@ pub fn t10(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     ledger.add("PM_4 of 16k normals over that of 1k", of(9) / of(8), Expected::Equal(1.0), 0.02);
     ledger.add("PM_2 of 16k of Student's t5 over that of 1k", of(7) / of(6), Expected::Equal(1.0), 0.02);
     ledger.add("PM_4 of 16k normals", of(9), Expected::Equal(3.0_f64.powf(0.25)), 0.01);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// The class of Model C's embeddings with frequencies at equal distances: parameter vectors of one number.
@@ -159,7 +160,7 @@ fn tuples(plan: &Plan, group: u64, n: usize, k: usize) -> (Vec<(f64, f64)>, Vec<
         .unzip()
 }
 
-pub fn t11(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t11(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T11");
     let (n, class, signs) = (150, Frequencies::grid(81), plan.pick(2000, 4000));
     let ks = [1, 2, 4, 16, 64, 256, 1024];
@@ -180,10 +181,11 @@ pub fn t11(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     // The same signs for all.
     let signs_of = |t: usize| stream(plan, 11, 1, t);
     let (at_limit, error) = rademacher(&limit, signs, signs_of)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for (i, k) in ks.into_iter().enumerate() {
         let losses: Vec<Vec<f64>> = of.iter().map(|l| l[i].clone()).collect();
-        let (value, _) = rademacher(&losses, signs, signs_of)?;
+        let (value, error) = rademacher(&losses, signs, signs_of)?;
+        errors.push(error);
         let columns = (0..class.count).map(|m| {
             // The length without the row means, which the complexity does not see.
             let terms = losses.iter().map(|row| row[m] - mean(row.iter().copied()));
@@ -200,6 +202,7 @@ pub fn t11(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     ledger.add("Rad over Massart's bound, k 1 to 1024", over, Expected::AtMost(1.0), 0.0);
     let ball = Ball { parameters: 1.0, radius: 1.0 };
     let mut over = Vec::new();
+    let mut bounds = [Vec::new(), Vec::new()];
     for (k, value, _) in &rows {
         let lipschitz = (f.lipschitz)(&sizes(&pairs, &negatives, *k as usize), TAU, 1.0);
         let b_tau = root_mean_square(pairs.iter().map(|p| p.0))
@@ -207,7 +210,10 @@ pub fn t11(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
             // The exponent 2/min(1, τ) is 4.
             + mean(negatives.iter().flat_map(|z| z[..*k as usize].iter().map(|z| z.powi(4)))).powf(0.25);
         let ours = (f.dudley)(ball, n as f64, lipschitz, TAU, *k).min(one_net(ball, n as f64, lipschitz, TAU, *k));
-        over.push(worst([value / ours, ours / paper_rademacher(ball, n as f64, TAU, b_tau, 1.0)]));
+        let paper = paper_rademacher(ball, n as f64, TAU, b_tau, 1.0);
+        over.push(worst([value / ours, ours / paper]));
+        bounds[0].push([*k, ours]);
+        bounds[1].push([*k, paper]);
     }
     ledger.add("Rad over our bound, and that over the paper's Prop 5", worst(over), Expected::AtMost(1.0), 0.0);
     // The bounds as functions of the golden sample's constants.
@@ -230,10 +236,38 @@ pub fn t11(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     {
         ledger.add(format!("{what} of golden constants, relative"), off, Expected::AtMost(0.0), tolerance);
     }
-    Ok(ledger.claims)
+    let measured = rows.iter().map(|(k, value, _)| [*k, *value]).collect();
+    let measured = Curve { errors, ..Curve::new(format!("Rad, {n} tuples"), Draw::Sampled, 0, measured) };
+    let massart = rows.iter().map(|(k, _, massart)| [*k, *massart]).collect();
+    let [ours, paper] = bounds;
+    let level = vec![(at_limit, format!("Rad at k = inf, {at_limit:.4}"))];
+    let plot = |name: &'static str, title: &str, log_y: bool, curves: Vec<Curve>| Plot {
+        name,
+        title: title.into(),
+        x: "negatives k",
+        y: "Rademacher complexity",
+        log_y,
+        curves,
+        levels: level.clone(),
+    };
+    ledger.plots = vec![
+        plot("rademacher", "Rademacher complexity settles in k", false, vec![measured.clone()]),
+        plot(
+            "rademacher-bounds",
+            "Rademacher complexity and its bounds",
+            true,
+            vec![
+                measured,
+                Curve::new("Massart's", Draw::Bound, 2, massart),
+                Curve::new("ours", Draw::Bound, 4, ours),
+                Curve::new("the paper's Prop 5", Draw::Bound, 1, paper),
+            ],
+        ),
+    ];
+    Ok(ledger)
 }
 
-pub fn t12(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t12(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T12");
     let (few, many) = (4096, 65536);
     let (pairs, negatives) = tuples(plan, 12, 150, many);
@@ -257,7 +291,7 @@ pub fn t12(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
         BETAS.iter().zip(&exact.negatives).map(|(b, s)| (factor / b).exp() * s).fold(f64::INFINITY, f64::min)
     };
     ledger.add("that value", ours(&exact), Expected::Equal((3.0 + least(65536.0)) / TAU), 1e-9);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// E |z|^β of a standard normal z: 2^{β/2} Γ((β+1)/2)/√π.
@@ -266,7 +300,7 @@ fn normal_moment(beta: f64) -> f64 {
     (ln - 0.5 * std::f64::consts::PI.ln()).exp()
 }
 
-pub fn t13(plan: &Plan, _: &Formulas) -> Result<Vec<Claim>> {
+pub fn t13(plan: &Plan, _: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T13");
     let class = Frequencies::grid(31);
     let ns = [50, 200, 800];
@@ -317,7 +351,7 @@ pub fn t13(plan: &Plan, _: &Formulas) -> Result<Vec<Claim>> {
         }));
         ledger.add(format!("share of samples with the uniform bound, k {k}"), holds, Expected::AtLeast(0.95), 0.0);
     }
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 /// How the data of T14 are drawn.
@@ -380,7 +414,7 @@ fn dot3(a: &[f64], b: &[f64]) -> f64 {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 }
 
-pub fn t14(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t14(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T14");
     // A small corpus, so that the bias is large; all three estimates have exact expectations.
     let (repeats, m, tau, kappa) = (plan.pick(1000, 4000), 30, 0.2, 10.0);
@@ -449,14 +483,14 @@ pub fn t14(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
             ledger.add(format!("coverage with the anchors' error alone, {name}"), of(1), Expected::AtMost(0.85), 0.0);
         }
     }
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
 fn finite_v(tau: f64) -> Result<f64> {
     Ok(Sphere::new(3, tau, 0.0)?.moments().v)
 }
 
-pub fn t15(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t15(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T15");
     let (n, m, tau, kappa) = (1500, plan.pick(2048, 4096), 0.5, 5.0);
     let model = Sphere::new(3, tau, kappa)?;
@@ -530,10 +564,10 @@ pub fn t15(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
             0.0,
         );
     }
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
-pub fn t16(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t16(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T16");
     let problems = plan.pick(100, 300);
     let all: Vec<[f64; 4]> = (0..problems)
@@ -630,10 +664,10 @@ pub fn t16(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
     let own: Vec<f64> = (0..n).map(|_| random.cosine_s2(kappa)).collect();
     let tau = calibrated_temperature(&scores, &own)?.unwrap_or(f64::NAN);
     ledger.add("calibrated 1/tau over the positives' concentration", 1.0 / (tau * kappa), Expected::Equal(1.0), 0.12);
-    Ok(ledger.claims)
+    Ok(ledger)
 }
 
-pub fn t17(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
+pub fn t17(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let mut ledger = Ledger::new("T17");
     let (repeats, n, k, tau, kappa) = (200, 10_000, 16, 0.5, 5.0);
     let model = Sphere::new(3, tau, kappa)?;
@@ -672,5 +706,5 @@ pub fn t17(plan: &Plan, f: &Formulas) -> Result<Vec<Claim>> {
         Expected::Equal(0.0),
         1e-12,
     );
-    Ok(ledger.claims)
+    Ok(ledger)
 }

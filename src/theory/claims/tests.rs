@@ -15,7 +15,7 @@ fn every_claim_holds() {
 
 #[test]
 fn a_seed_gives_the_same_numbers_on_any_number_of_threads() {
-    let sampled = ["T08", "T09", "T11", "T13", "T15", "T16", "T18"];
+    let sampled = ["T08", "T09", "T11", "T13", "T15", "T16", "T18", "N01"];
     let on = |threads: usize, seed: u64| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let claims = pool.install(|| check(&Plan { seed, ..QUICK }, &Formulas::default(), &sampled)).unwrap();
@@ -23,6 +23,58 @@ fn a_seed_gives_the_same_numbers_on_any_number_of_threads() {
     };
     assert_eq!(on(1, 0), on(3, 0));
     assert_ne!(on(3, 0), on(3, 1));
+}
+
+#[test]
+fn plots_show_what_is_claimed() {
+    let drawn: Vec<Plot> = ["T05", "T08", "T11", "T18", "N01"]
+        .iter()
+        .flat_map(|id| {
+            let group = GROUPS.iter().find(|g| g.id == *id).unwrap();
+            let plots = group.check(&QUICK, &Formulas::default()).unwrap().plots;
+            assert!(!plots.is_empty(), "{id}");
+            plots
+        })
+        .collect();
+    let mut names: Vec<&str> = drawn.iter().map(|p| p.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), drawn.len());
+    for plot in &drawn {
+        for curve in &plot.curves {
+            let at = format!("{}, {}", plot.name, curve.label);
+            assert!(!curve.label.is_empty() && curve.points.len() > 1, "{at}");
+            assert!(curve.points.iter().flatten().all(|v| v.is_finite() && *v > 0.0), "{at}");
+            assert!(curve.errors.is_empty() || curve.errors.len() == curve.points.len(), "{at}");
+            let rises = curve.points.windows(2).all(|p| p[0][0] < p[1][0]);
+            assert!(rises || curve.draw == Draw::Sampled, "{at}");
+        }
+    }
+    let find = |name: &str, label: &str| {
+        let plot = drawn.iter().find(|p| p.name == name).unwrap();
+        plot.curves.iter().find(|c| c.label.starts_with(label)).unwrap()
+    };
+    for name in ["finite-k-sphere", "finite-k-codes", "finite-k-line"] {
+        for (of, bounds) in [("D_k", &["(Lv)", "(L)"][..]), ("P_k", &["log(1"])] {
+            let exact = find(name, of);
+            for bound in bounds {
+                let above = find(name, bound).points.iter().zip(&exact.points);
+                assert!(above.clone().all(|(b, e)| b[0] == e[0] && b[1] >= e[1]), "{name} {of} {bound}");
+            }
+        }
+        for (of, law) in [("D_k", "E v"), ("P_k", "E a")] {
+            let [exact, law] = [of, law].map(|label| find(name, label).points.last().unwrap()[1]);
+            assert!((exact / law - 1.0).abs() < 0.02, "{name} {of}: {exact} {law}");
+        }
+    }
+    // G is above every law, and the samples are beside their laws.
+    let ceiling = |tau: f64| bounds::ceiling(1.0 / tau) * (1.0 + 1e-9);
+    assert!(find("temperature-ceilings", "random laws").points.iter().all(|p| p[1] <= ceiling(p[0])));
+    let sampled = find("noise-floor", "Weibit");
+    assert!(
+        sampled.points.iter().zip(&sampled.errors).all(|(p, e)| (p[1] - 7.136 / p[0]).abs() < 4.5 * e + 0.05 * p[1])
+    );
+    assert_eq!(sampled.points.len(), 7);
 }
 
 #[test]
@@ -40,7 +92,7 @@ fn nan_never_passes() {
 type Mutation = (&'static str, &'static str, fn(&mut Formulas));
 
 /// Each formula once, a constant of it changed.
-const MUTATIONS: [Mutation; 31] = [
+const MUTATIONS: [Mutation; 34] = [
     ("Prop 1 with e^(1/tau) for e^(2/tau)", "T05", |f| f.paper_upper = |tau, k| bounds::paper_upper(2.0 * tau, k)),
     ("Prop 1 with 16 for 8", "T05", |f| f.paper_lower = |tau, k| bounds::paper_lower(tau, k) / 2.0),
     ("(U) with half of E[a]", "T05", |f| f.upper = |a, k| bounds::upper(a / 2.0, k)),
@@ -100,6 +152,9 @@ const MUTATIONS: [Mutation; 31] = [
     }),
     ("smallest shortfall with 1 for 2", "T18", |f| f.least_shortfall = |h, k| weince::least_shortfall(h, k) / 2.0),
     ("Hill's inverse", "T18", |f| f.hill = |x, r| Ok(1.1 / weince::hill(x, r)?)),
+    ("Weibit with softmax's variance", "N01", |f| f.weibit_mse = |p, n| p.softmax_rate / n),
+    ("softmax without a floor", "N01", |f| f.softmax_mse = |p, n| p.softmax_mse(n) - p.floor()),
+    ("softmax without its drift", "N01", |f| f.softmax_mse = |p, n| p.floor() + p.softmax_rate / n),
 ];
 
 #[test]
