@@ -2,12 +2,15 @@
 
 use clap::Parser;
 use serde_json::json;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-use weince::theory::claims::{Claim, Expected, Formulas, GROUPS, Plan, Size};
+use weince::report::claims::picture;
+use weince::theory::claims::{Checked, Claim, Expected, Formulas, GROUPS, Plan, Size};
 use weince::{Error, cli};
 
-/// Checks every claim of the theory (docs/theory.md) against exact values and simulations: a line for each.
+/// Checks every claim of the theory (docs/theory.md), and WEINCE's noise-floor experiment, against exact values and simulations: a line
+/// for each.
 ///
 /// The same seed gives the same numbers on any number of threads.
 #[derive(Parser)]
@@ -28,6 +31,9 @@ struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Folder for pictures of T05, T08, T11, T18 and N01: SVG, PNG and their numbers as CSV
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -37,15 +43,25 @@ fn main() -> ExitCode {
             let ids: Vec<&str> = GROUPS.iter().map(|group| group.id).collect();
             return Err(Error::Config(format!("no group `{other}`; there are {}", ids.join(", "))).into());
         }
+        if let Some(folder) = &args.out {
+            std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder of pictures"))?;
+        }
         let plan = Plan { seed: args.seed, size: if args.quick { Size::Quick } else { Size::Full } };
         let mut all: Vec<Claim> = Vec::new();
         for group in GROUPS.iter().filter(|g| args.groups.is_empty() || args.groups.iter().any(|id| id == g.id)) {
             let start = Instant::now();
-            let claims = group.check(&plan, &Formulas::default())?;
+            let Checked { claims, plots } = group.check(&plan, &Formulas::default())?;
             if !args.json {
                 claims.iter().for_each(|claim| println!("{claim}"));
             }
             eprintln!("{} {}: {:.1} s", group.id, group.title, start.elapsed().as_secs_f64());
+            if let Some(folder) = &args.out {
+                for plot in &plots {
+                    let files = picture(plot)?.write(folder)?;
+                    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                    eprintln!("{} {}", group.id, files.join(", "));
+                }
+            }
             all.extend(claims);
         }
         let failed = all.iter().filter(|claim| !claim.pass).count();

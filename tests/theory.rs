@@ -24,3 +24,30 @@ fn claims_are_printed_for_people_and_for_programs() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("no group `T99`; there are T01, T02"));
 }
+
+#[test]
+fn pictures_are_files_with_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("new").join("pictures");
+    let output = verify(&["--quick", "T01", "N01", "--out", out.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.lines().any(|line| line.starts_with("PASS N01 ")), "{text}");
+    let mut files: Vec<String> =
+        std::fs::read_dir(&out).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    assert_eq!(files, ["noise-floor.csv", "noise-floor.png", "noise-floor.svg"]);
+    let csv = std::fs::read_to_string(out.join("noise-floor.csv")).unwrap();
+    let weibit: Vec<Vec<f64>> = csv
+        .lines()
+        .filter_map(|line| line.strip_prefix("Weibit,"))
+        .map(|line| line.split(',').map(|v| v.parse().unwrap()).collect())
+        .collect();
+    assert_eq!(weibit.iter().map(|row| row[0]).collect::<Vec<_>>(), [100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4]);
+    assert!(weibit.iter().all(|row| row[2] < row[1] && row[1] < row[3]), "{csv}");
+    // A file is in the way of the folder.
+    let taken = folder.path().join("file");
+    std::fs::write(&taken, "").unwrap();
+    let output = verify(&["--quick", "T01", "--out", taken.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot make the folder of pictures"));
+}

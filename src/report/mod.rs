@@ -3,6 +3,7 @@
 //! A training loop writes through [`metrics`], [`tensorboard`] and [`contact_sheet`]; [`run`] and [`page`] read run folders
 //! and need nothing but their files.
 
+pub mod claims;
 pub mod contact_sheet;
 pub mod figure;
 pub mod metrics;
