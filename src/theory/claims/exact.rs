@@ -270,18 +270,18 @@ impl Bounded {
             |k: f64| self.anchors.iter().map(|(share, v, ln, _)| share * (f.lower_v)(*v, *ln, k)).sum::<f64>();
         Plot {
             name,
-            title: format!("R_k - R_inf = P_k - D_k: {what}, tau {tau}"),
+            title: format!("R_k - R_inf = P_k - D_k, tau {tau}: {what}"),
             x: "negatives k",
             y: "nats",
             log_y: true,
             curves: vec![
                 Curve::of("D_k", Draw::Exact, 0, &ks, |k| self.finite.d(k)),
                 Curve::of("E v/(2k)", Draw::Law, 0, &ks, |k| mean_v / (2.0 * k)),
-                Curve::of("(Lv)", Draw::Bound, 5, &ks, lower_v),
-                Curve::of("(L)", Draw::Bound, 2, &ks, |k| f.lower(tau, k)),
+                Curve::of("D_k is below (Lv)", Draw::Bound, 5, &ks, lower_v),
+                Curve::of("D_k is below (L)", Draw::Bound, 2, &ks, |k| f.lower(tau, k)),
                 Curve::of("P_k", Draw::Exact, 1, &ks, |k| self.finite.p(k)),
                 Curve::of("E a/k", Draw::Law, 1, &ks, |k| self.mean_a / k),
-                Curve::of("log(1 + e^(2/tau)/k)", Draw::Bound, 4, &ks, |k| (f.paper_upper)(tau, k)),
+                Curve::of("P_k is below log(1 + e^(2/tau)/k)", Draw::Bound, 4, &ks, |k| (f.paper_upper)(tau, k)),
             ],
             levels: Vec::new(),
         }
@@ -404,7 +404,7 @@ pub fn t05(plan: &Plan, f: &Formulas) -> Result<Ledger> {
         1e-9,
     );
     ledger.plots = vec![
-        Bounded::sphere(3, 0.2, 10.0)?.plot("finite-k-sphere", "positives by von Mises-Fisher on a sphere", f),
+        Bounded::sphere(3, 0.2, 10.0)?.plot("finite-k-sphere", "points on a sphere", f),
         Bounded::codes(100, 0.2)?.plot("finite-k-codes", "100 orthogonal codes", f),
         Bounded::line(0.5, 1.5)?.plot("finite-k-line", "normal points on a circle", f),
     ];

@@ -55,7 +55,7 @@ fn plots_show_what_is_claimed() {
         plot.curves.iter().find(|c| c.label.starts_with(label)).unwrap()
     };
     for name in ["finite-k-sphere", "finite-k-codes", "finite-k-line"] {
-        for (of, bounds) in [("D_k", &["(Lv)", "(L)"][..]), ("P_k", &["log(1"])] {
+        for (of, bounds) in [("D_k", &["D_k is below (Lv)", "D_k is below (L)"][..]), ("P_k", &["P_k is below"])] {
             let exact = find(name, of);
             for bound in bounds {
                 let above = find(name, bound).points.iter().zip(&exact.points);
