@@ -22,7 +22,7 @@ pub use pot::{Bootstrap, Hill, Intervals, Peaks};
 pub const SHORTFALL_FLOOR: f64 = 1e-6;
 
 /// The standard normal law's 0.975 quantile: half the width of a 95 % interval, in standard errors.
-const Z_95: f64 = 1.959963984540054;
+pub(crate) const Z_95: f64 = 1.959963984540054;
 
 /// A likelihood ratio test of one restriction.
 #[derive(Debug, Clone, Copy, PartialEq)]

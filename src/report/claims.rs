@@ -3,10 +3,8 @@
 use super::figure::{Axis, LineChart, Mark, Point, Rule, Series};
 use super::picture::Picture;
 use crate::Result;
+use crate::evt::Z_95;
 use crate::theory::claims::{Curve, Draw, Plot};
-
-/// The standard normal law's 0.975 quantile.
-const Z_95: f64 = 1.959963984540054;
 
 /// The picture of a plot; intervals are those of 95 %.
 ///
