@@ -240,7 +240,7 @@ pub fn t11(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     let measured = Curve { errors, ..Curve::new(format!("Rad, {n} tuples"), Draw::Sampled, 0, measured) };
     let massart = rows.iter().map(|(k, _, massart)| [*k, *massart]).collect();
     let [ours, paper] = bounds;
-    let level = vec![(at_limit, format!("Rad at k = inf, {at_limit:.4}"))];
+    let level = vec![(at_limit, format!("k = inf, {at_limit:.4}"))];
     let plot = |name: &'static str, title: &str, log_y: bool, curves: Vec<Curve>| Plot {
         name,
         title: title.into(),
