@@ -14,6 +14,7 @@ mod report;
 mod rows;
 mod step;
 mod sweep;
+mod tail;
 mod theory;
 mod torch_file;
 mod torchscript;
