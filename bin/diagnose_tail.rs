@@ -74,7 +74,7 @@ struct Args {
     /// The quantile of all similarities above which they are peaks [default: 0.99]
     #[arg(long, value_name = "Q")]
     quantile: Option<f64>,
-    /// Resamples of the anchors for the intervals; 0 for none [default: 400]
+    /// Resamples of the anchors for the intervals; 0 for none [default: 1000]
     #[arg(long, value_name = "N")]
     bootstrap: Option<usize>,
     /// As many negatives of each anchor make up its own tail (beta, rho, lambda) [default: those of a batch of the run, else all]
@@ -225,7 +225,7 @@ fn main() -> ExitCode {
             return Ok(args.print("value", &record, table_of_fit(&bare.fit), &bare.words)?);
         }
         let quantile = args.quantile.unwrap_or(weince::evt::pot::QUANTILE);
-        let bootstrap = match args.bootstrap.unwrap_or(400) {
+        let bootstrap = match args.bootstrap.unwrap_or(Bootstrap::default().replicates) {
             0 => None,
             replicates => Some(Bootstrap { replicates, seed: args.seed, ..Bootstrap::default() }),
         };

@@ -136,10 +136,12 @@ fn a_run_is_looked_at_in_all_its_states() {
     let out = command.output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let common = ["--run", text(&run), "--device", "cpu", "--quantile", "0.95", "--bootstrap", "30"];
-    let with = |more: &[&str]| [&common[..], more].concat();
+    fn joined<'a>(common: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+        [common, more].concat()
+    }
 
     // Its own weights: a report in its own folder, with the gate and the batch of its loss.
-    let found = figures(&with(&[]));
+    let found = figures(&joined(&common, &[]));
     assert_eq!(found["step"], 12);
     assert_eq!(found["anchors"], 60);
     assert_eq!(found["per_anchor"]["negatives"], 30);
@@ -163,39 +165,45 @@ fn a_run_is_looked_at_in_all_its_states() {
         &["--split", "train", "--leave-out-class"],
     ] {
         let out = folder.path().join(more[1]);
-        let other = figures(&with(&[more, &["--draws", "0", "--out", text(&out)]].concat()));
+        let other = figures(&joined(&common, &[more, &["--draws", "0", "--out", text(&out)]].concat()));
         assert!(!seen.contains(&other["threshold"]) && other["link"].is_null(), "{more:?}");
         assert!(out.join("report.md").is_file());
         seen.push(other["threshold"].clone());
         assert_eq!(other["left_out"].as_u64().unwrap() > 0, more.contains(&"--leave-out-class"));
     }
     let out = folder.path().join("w2");
-    let positive = figures(&with(&["--winner", "positive", "--out", text(&out)]));
+    let positive = figures(&joined(&common, &["--winner", "positive", "--out", text(&out)]));
     assert!(positive["link"]["winner"] == "positive" && positive["link"]["choices"] == 60, "{}", positive["link"]);
 
     // Its states: all of them, by step, and the quantities over training.
     let state = |step: u64| run.join(format!("checkpoints/step-{step:09}.pt"));
     let states: Vec<PathBuf> = [12, 4, 8].map(state).to_vec();
-    let mut arguments = with(&["--draws", "2", "--out", text(&out)]);
+    let mut arguments = joined(&common, &["--draws", "2", "--out", text(&out)]);
     states.iter().for_each(|state| arguments.extend(["--checkpoint", text(state)]));
     let all = figures(&arguments);
     let steps: Vec<u64> = all["states"].as_array().unwrap().iter().map(|s| s["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [4, 8, 12]);
     assert_eq!(all["threshold"], found["threshold"]);
     assert_eq!(all["xi"], all["states"][2]["xi"]);
-    for name in ["training_xi.png", "training_lambda.csv", "step-000000004/stability_xi.svg", "step-000000012/anchors.csv"] {
+    for name in
+        ["training_xi.png", "training_lambda.csv", "step-000000004/stability_xi.svg", "step-000000012/anchors.csv"]
+    {
         assert!(out.join(name).is_file(), "{name}");
     }
     let csv = std::fs::read_to_string(out.join("training_xi.csv")).unwrap();
-    assert_eq!(csv.lines().filter(|line| line.contains(",4,") || line.contains(",8,") || line.contains(",12,")).count(), 3);
+    assert_eq!(
+        csv.lines().filter(|line| line.contains(",4,") || line.contains(",8,") || line.contains(",12,")).count(),
+        3
+    );
     assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("(step-000000008/anchors_xi.png)"));
 
     // What cannot be asked.
     let encoder = run.join("checkpoints/encoder.safetensors");
-    let nameless = with(&["--space", "encoder", "--checkpoint", text(&encoder), "--checkpoint", text(&states[0])]);
+    let nameless =
+        joined(&common, &["--space", "encoder", "--checkpoint", text(&encoder), "--checkpoint", text(&states[0])]);
     assert!(refused(2, &nameless).contains("does not say its step"));
-    assert!(refused(1, &with(&["--checkpoint", text(&encoder)])).contains("--space encoder"));
-    assert!(refused(2, &with(&["--data", "x.txt"])).contains("for runs on text"));
-    assert!(refused(1, &with(&["--quantile", "0.9999"])).contains("take a quantile below"));
+    assert!(refused(1, &joined(&common, &["--checkpoint", text(&encoder)])).contains("--space encoder"));
+    assert!(refused(2, &joined(&common, &["--data", "x.txt"])).contains("for runs on text"));
+    assert!(refused(1, &joined(&common, &["--quantile", "0.9999"])).contains("take a quantile below"));
     assert!(refused(2, &["--run", text(folder.path())]).contains("no run folder"));
 }

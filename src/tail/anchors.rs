@@ -48,6 +48,9 @@ pub struct AnchorTail {
     pub at_boundary: bool,
 }
 
+/// A number that each anchor has; NaN where it has none.
+pub type Statistic = fn(&AnchorTail) -> f64;
+
 /// The tails of all anchors, under one gate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Anchors {

@@ -98,7 +98,7 @@ fn finish(mut map: Map<String, Value>, protocol: Value) -> Map<String, Value> {
 pub fn write(folder: &Path, diagnoses: &[Diagnosis], record: &Map<String, Value>) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let several = diagnoses.len() > 1;
-    let mut parts: Vec<(String, String, Vec<Shown>, Vec<(String, String)>, &[Word])> = Vec::new();
+    let mut parts: Vec<page::Part> = Vec::new();
     for diagnosis in diagnoses {
         let name = match diagnosis.step {
             Some(step) if several => format!("step-{step:09}"),
@@ -112,7 +112,13 @@ pub fn write(folder: &Path, diagnoses: &[Diagnosis], record: &Map<String, Value>
         write_bytes(&anchors, pictures::anchor_numbers(&diagnosis.analysis.anchors).to_csv()?)?;
         written.push(anchors);
         let title = if several { format!("Step {}", diagnosis.step.unwrap_or(0)) } else { String::new() };
-        parts.push((title, name, shown, diagnosis.table(), &diagnosis.words));
+        parts.push(page::Part {
+            title,
+            folder: name,
+            words: &diagnosis.words,
+            table: diagnosis.table(),
+            pictures: shown,
+        });
     }
     if several {
         let states: Vec<State> = diagnoses
@@ -121,12 +127,9 @@ pub fn write(folder: &Path, diagnoses: &[Diagnosis], record: &Map<String, Value>
             .collect();
         let shown = pictures::over_training(&states)?;
         written.extend(draw(folder, &shown)?);
-        parts.insert(0, ("Over training".to_string(), String::new(), shown, Vec::new(), &[]));
+        let title = "Over training".to_string();
+        parts.insert(0, page::Part { title, folder: String::new(), words: &[], table: Vec::new(), pictures: shown });
     }
-    let parts: Vec<page::Part> = parts
-        .iter()
-        .map(|(title, folder, pictures, table, words)| page::Part { title, folder, words, table, pictures })
-        .collect();
     let title = diagnoses.last().map_or("", |d| d.title.as_str());
     written.extend(texts(folder, &page::to_markdown(title, &parts), record)?);
     Ok(written)
@@ -203,7 +206,8 @@ impl Bare {
         let shown = pictures::of_fit(&self.fit, &self.exceedances)?;
         let mut written = draw(folder, &shown)?;
         let table = record::table_of_fit(&self.fit);
-        let part = page::Part { title: "", folder: "", words: &self.words, table: &table, pictures: &shown };
+        let part =
+            page::Part { title: String::new(), folder: String::new(), words: &self.words, table, pictures: shown };
         written.extend(texts(folder, &page::to_markdown(&self.title, &[part]), record)?);
         Ok(written)
     }

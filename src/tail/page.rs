@@ -5,18 +5,18 @@ use super::words::Word;
 use std::fmt::Write;
 
 /// A part of the page: a state of an encoder, or what was given.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Part<'a> {
     /// Its headline.
-    pub title: &'a str,
+    pub title: String,
     /// The folder of its pictures, from the page; empty for the page's own.
-    pub folder: &'a str,
+    pub folder: String,
     /// What was found.
     pub words: &'a [Word],
     /// Names and numbers.
-    pub table: &'a [(String, String)],
+    pub table: Vec<(String, String)>,
     /// Its pictures.
-    pub pictures: &'a [Shown],
+    pub pictures: Vec<Shown>,
 }
 
 /// The page.
@@ -36,7 +36,7 @@ pub fn to_markdown(source: &str, parts: &[Part]) -> String {
         if !part.pictures.is_empty() {
             let _ = write!(out, "\n### Figures\n");
         }
-        for Shown { picture, caption } in part.pictures {
+        for Shown { picture, caption } in &part.pictures {
             let place = if part.folder.is_empty() { String::new() } else { format!("{}/", part.folder) };
             let _ = write!(
                 out,
@@ -46,7 +46,7 @@ pub fn to_markdown(source: &str, parts: &[Part]) -> String {
         }
         if !part.table.is_empty() {
             let _ = write!(out, "\n### Numbers\n\n| | |\n|:---|:---|\n");
-            for (name, value) in part.table {
+            for (name, value) in &part.table {
                 let _ = writeln!(out, "| {} | {} |", name.replace('|', "\\|"), value.replace('|', "\\|"));
             }
         }

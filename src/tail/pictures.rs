@@ -1,9 +1,9 @@
 //! The figures of a diagnosis, with the numbers behind them: the peaks and their law, stability over thresholds, each anchor's
 //! statistics, and all of it over training.
 
-use super::anchors::Anchors;
+use super::anchors::{Anchors, Statistic};
 use super::record::COLUMNS;
-use super::{Analysis, AnchorTail, Link, quantile};
+use super::{Analysis, Link, quantile};
 use crate::Result;
 use crate::evt::gpd::Gpd;
 use crate::evt::{GpdFit, Peaks};
@@ -18,8 +18,8 @@ const GUMBEL: usize = 1;
 /// Points of a curve.
 const STEPS: usize = 200;
 
-/// The most dots of a plot of quantiles; of more peaks the largest stay, and the others are thinned out.
-const DOTS: usize = 400;
+/// So many of the largest peaks are all in a plot of quantiles; the others are thinned out.
+const LARGEST: usize = 50;
 
 /// A picture and the sentence that goes with it.
 #[derive(Debug, Clone, PartialEq)]
@@ -129,8 +129,16 @@ fn density_log(fit: &GpdFit, exceedances: &[f64]) -> Result<Picture> {
 
 fn quantiles(fit: &GpdFit, exceedances: &[f64]) -> Result<Picture> {
     let n = exceedances.len();
-    let kept = |i: &usize| n <= DOTS || n - i <= DOTS / 4 || i % n.div_ceil(DOTS * 3 / 4) == 0;
-    let ranks: Vec<usize> = (0..n).filter(kept).collect();
+    // From the largest down: all of those, and of the others one for each step that the eye can see.
+    let step = exceedances.last().copied().unwrap_or(0.0) / STEPS as f64;
+    let (mut ranks, mut last) = (Vec::new(), f64::INFINITY);
+    for rank in (0..n).rev() {
+        if n - rank <= LARGEST || last - exceedances[rank] >= step {
+            ranks.push(rank);
+            last = exceedances[rank];
+        }
+    }
+    ranks.reverse();
     let dots = |law: Gpd| {
         let at = |i: &usize| Point::new(law.quantile((*i as f64 + 0.5) / n as f64), exceedances[*i]);
         ranks.iter().map(at).collect()
@@ -229,7 +237,7 @@ struct PerAnchor {
     name: &'static str,
     title: &'static str,
     x: &'static str,
-    value: fn(&AnchorTail) -> f64,
+    value: Statistic,
     caption: &'static str,
 }
 
@@ -287,6 +295,7 @@ const PER_ANCHOR: [PerAnchor; 7] = [
 
 fn anchors(analysis: &Analysis) -> Result<Vec<Shown>> {
     let anchors = &analysis.anchors;
+    let margin = anchors.gate.gate.margin;
     let mut all = Vec::new();
     for per in PER_ANCHOR {
         let values: Vec<f64> = anchors.column(per.value).into_iter().filter(|v| v.is_finite()).collect();
@@ -301,8 +310,8 @@ fn anchors(analysis: &Analysis) -> Result<Vec<Shown>> {
             "anchors_xi" => vec![rule(analysis.peaks.fit.gpd.xi, "of all peaks"), rule(0.0, "Gumbel")],
             "anchors_beta" => vec![rule(analysis.tail_index(), "tail index h")],
             "anchors_rho" => vec![rule(anchors.pivot, "pivot")],
-            "anchors_delta_aic" => vec![rule(anchors.gate.gate.margin, "margin")],
-            "anchors_likelihood" => vec![rule(0.0, "equal"), rule(anchors.gate.gate.margin, "margin")],
+            "anchors_delta_aic" => vec![rule(margin, &format!("margin {margin}"))],
+            "anchors_likelihood" => vec![rule(0.0, "equal"), rule(margin, &format!("margin {margin}"))],
             "anchors_criticality" => vec![rule(0.5, "no variance"), rule(1.0, "no mean")],
             _ => Vec::new(),
         };
@@ -342,60 +351,91 @@ pub struct State<'a> {
     pub link: Option<&'a Link>,
 }
 
+impl State<'_> {
+    /// A quantity at the step.
+    fn point(&self, y: f64, band: Option<[f64; 2]>) -> Point {
+        Point { x: self.step as f64, y, band }
+    }
+}
+
+/// A quantity of peaks or choices.
+struct OfState {
+    name: &'static str,
+    title: &'static str,
+    y: &'static str,
+    /// A reference line.
+    rule: Option<(f64, &'static str)>,
+    /// The quantity and its 95 % interval, at the step.
+    value: fn(&State) -> Option<Point>,
+}
+
+const OF_STATES: [OfState; 4] = [
+    OfState {
+        name: "training_xi",
+        title: "Shape over training",
+        y: "xi",
+        rule: Some((0.0, "Gumbel")),
+        value: |s| Some(s.point(s.analysis.peaks.fit.gpd.xi, s.analysis.xi_interval())),
+    },
+    OfState {
+        name: "training_sigma",
+        title: "Scale over training",
+        y: "sigma",
+        rule: None,
+        value: |s| Some(s.point(s.analysis.peaks.fit.gpd.sigma, s.analysis.intervals.as_ref().ok().map(|i| i.sigma))),
+    },
+    OfState {
+        name: "training_endpoint",
+        title: "Endpoint over training",
+        y: "fitted endpoint, a similarity",
+        rule: Some((1.0, "1")),
+        value: |s| Some(s.point(s.analysis.peaks.endpoint()?, s.analysis.intervals.as_ref().ok().map(|i| i.endpoint))),
+    },
+    OfState {
+        name: "training_link",
+        title: "Link of the choices over training",
+        y: "lambda of the link",
+        rule: Some((0.0, "softmax")),
+        value: |s| {
+            s.link.and_then(|l| l.fit.blend.as_ref().ok()).map(|b| s.point(b.lambda, Some(b.lambda_95_robust())))
+        },
+    },
+];
+
+/// Names, titles and ordinates of what anchors have.
+const OF_ANCHORS: [(&str, &str, &str, Statistic); 8] = [
+    ("training_anchors_xi", "The anchors' own shapes over training", "xi of an anchor's own tail", |t| {
+        t.xi.unwrap_or(f64::NAN)
+    }),
+    ("training_index", "Tail index over training", "h", |t| t.index),
+    ("training_beta", "Exponent over training", "beta", |t| t.beta),
+    ("training_rho", "Hardest negative over training", "rho, its shortfall 1 - s", |t| t.rho),
+    ("training_delta_aic", "Published evidence over training", "delta-AIC", |t| t.delta_aic),
+    ("training_likelihood", "Likelihood evidence over training", "twice the log-likelihood ratio", |t| t.likelihood),
+    ("training_lambda", "Share of the Weibull link over training", "lambda", |t| t.lambda),
+    ("training_criticality", "Criticality over training", "lambda beta / h", |t| t.criticality),
+];
+
 /// The same quantities against the step, for several states by rising step.
 ///
 /// # Errors
 /// What a figure refuses.
 pub fn over_training(states: &[State]) -> Result<Vec<Shown>> {
-    type Value = fn(&State) -> Option<(f64, Option<[f64; 2]>)>;
-    let of_peaks: [(&str, &str, &str, &str, Value, Option<(f64, &str)>); 3] = [
-        (
-            "training_xi",
-            "Shape over training",
-            "xi",
-            "maximum likelihood, 95 %",
-            |s| Some((s.analysis.peaks.fit.gpd.xi, s.analysis.xi_interval())),
-            Some((0.0, "Gumbel")),
-        ),
-        (
-            "training_endpoint",
-            "Endpoint over training",
-            "fitted endpoint, a similarity",
-            "maximum likelihood, 95 %",
-            |s| Some((s.analysis.peaks.endpoint()?, s.analysis.intervals.as_ref().ok().map(|i| i.endpoint))),
-            Some((1.0, "1")),
-        ),
-        (
-            "training_link",
-            "Link of the choices over training",
-            "lambda of the link",
-            "maximum likelihood, robust 95 %",
-            |s| s.link.and_then(|l| l.fit.blend.as_ref().ok()).map(|b| (b.lambda, Some(b.lambda_95_robust()))),
-            Some((0.0, "softmax")),
-        ),
-    ];
     let mut all = Vec::new();
-    for (name, title, y, label, value, rule) in of_peaks {
-        let found = states.iter().filter_map(|s| value(s).map(|(y, band)| Point { x: s.step as f64, y, band }));
-        let line = series(label, WEIBULL, Mark::LineDots, found.collect());
+    for OfState { name, title, y, rule, value } in OF_STATES {
+        let line = series("most likely, 95 %", WEIBULL, Mark::LineDots, states.iter().filter_map(value).collect());
         let rules = rule.map(|(at, label)| Rule::Horizontal(at, label.to_string())).into_iter().collect();
         all.extend(over_steps(name, title, y, line, rules)?);
     }
-    let per_anchor: [(&str, &str, &str, fn(&AnchorTail) -> f64); 7] = [
-        ("training_index", "Tail index over training", "h", |t| t.index),
-        ("training_beta", "Exponent over training", "beta", |t| t.beta),
-        ("training_rho", "Hardest negative over training", "rho, its shortfall 1 - s", |t| t.rho),
-        ("training_delta_aic", "Published evidence over training", "delta-AIC", |t| t.delta_aic),
-        ("training_likelihood", "Likelihood evidence over training", "twice the log-likelihood ratio", |t| {
-            t.likelihood
-        }),
-        ("training_lambda", "Share of the Weibull link over training", "lambda", |t| t.lambda),
-        ("training_criticality", "Criticality over training", "lambda beta / h", |t| t.criticality),
-    ];
-    for (name, title, y, value) in per_anchor {
-        let points = states.iter().map(|s| {
-            let place = |share: f64| quantile(s.analysis.anchors.column(value), share);
-            Point { x: s.step as f64, y: place(0.5), band: Some([place(0.05), place(0.95)]) }
+    for (name, title, y, value) in OF_ANCHORS {
+        let points = states.iter().filter_map(|s| {
+            let values: Vec<f64> = s.analysis.anchors.column(value).into_iter().filter(|v| v.is_finite()).collect();
+            let place = |share: f64| quantile(values.clone(), share);
+            (!values.is_empty()).then(|| Point {
+                x: s.step as f64,
+                y: place(0.5),
+                band: Some([place(0.05), place(0.95)]),
+            })
         });
         let line = series("median of anchors, 5 % to 95 %", WEIBULL, Mark::LineDots, points.collect());
         all.extend(over_steps(name, title, y, line, Vec::new())?);
@@ -405,10 +445,11 @@ pub fn over_training(states: &[State]) -> Result<Vec<Shown>> {
 
 /// None where no state has the quantity.
 fn over_steps(name: &str, title: &str, y: &str, line: Series, rules: Vec<Rule>) -> Result<Option<Shown>> {
-    if line.points.iter().all(|p| !p.y.is_finite()) {
+    if line.points.is_empty() {
         return Ok(None);
     }
     let chart =
         LineChart { title: title.into(), x: Axis::linear("step"), y: Axis::linear(y), series: vec![line], rules };
-    Ok(Some(shown(Picture::of_lines(name, &chart)?, format!("{title}, of all states that were given."))))
+    let caption = format!("{title}: {y}, in each state that was given.");
+    Ok(Some(shown(Picture::of_lines(name, &chart)?, caption)))
 }

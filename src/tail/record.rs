@@ -1,7 +1,8 @@
 //! A diagnosis as one JSON object, and as the table of a terminal.
 
+use super::anchors::Statistic;
 use super::words::{Shape, probability, range};
-use super::{Analysis, AnchorTail, Link, quantile};
+use super::{Analysis, Link, quantile};
 use crate::evt::gpd::FEW_EXCEEDANCES;
 use crate::evt::link::EndTest;
 use crate::evt::{GpdFit, LikelihoodRatio, Peaks};
@@ -102,7 +103,7 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Map<String, Value> {
 }
 
 /// What is told of each anchor: name, and the number.
-pub const COLUMNS: [(&str, fn(&AnchorTail) -> f64); 12] = [
+pub const COLUMNS: [(&str, Statistic); 12] = [
     ("xi", |t| t.xi.unwrap_or(f64::NAN)),
     ("beta", |t| t.beta),
     ("rho", |t| t.rho),

@@ -345,12 +345,15 @@ fn owned((gate, whose): (WeinceConfig, &'static str)) -> (WeinceConfig, String) 
     (gate, whose.to_string())
 }
 
+/// The plain rows of items, or those of a numbered view.
+type RowsOf<'a> = dyn Fn(Option<u64>, &[usize]) -> Result<Rows> + 'a;
+
 type Looked = (Sample, std::result::Result<Winners, String>, [f64; 2], Negatives);
 
-/// Similarities and choices of an encoder; `rows` has the plain rows of items, or those of a numbered view.
+/// Similarities and choices of an encoder.
 fn looked_at(
     draw: &Draw,
-    rows: &dyn Fn(Option<u64>, &[usize]) -> Result<Rows>,
+    rows: &RowsOf,
     classes: Option<&[i64]>,
     own_way: Negatives,
     options: &Options,
