@@ -178,8 +178,8 @@ fn odd_embeddings_are_measured_or_refused_with_a_reason() {
     assert_eq!(got.retrieval.recall[0].figure.value, 0.0);
     assert!(error(&input(&one_point, 3), &Settings::default()).contains("--tau"));
     // Anchors of one side, to which the same few of not many items are near: most of the error is the items'.
-    let mut parts = sphere(400, 60, 20.0, 9);
-    parts[0].chunks_mut(3).for_each(|row| row[0] += 1.5);
+    let mut parts = sphere(2000, 60, 20.0, 9);
+    parts[..2].iter_mut().for_each(|rows| rows.chunks_mut(3).for_each(|row| row[0] += 1.5));
     let got = run(&input(&parts, 3), &tau);
     assert!(got.cross_entropy.hubness_share > 0.5, "{:?}", got.cross_entropy);
     assert!(got.cross_entropy.se > 1.5 * got.cross_entropy.se_anchors_only);
