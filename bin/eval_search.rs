@@ -13,7 +13,7 @@ use weince::progress::progress_bar;
 use weince::run::RunFolder;
 use weince::search::source::{Files, Material, OfRun};
 use weince::search::weince::TailLogit;
-use weince::search::{Settings, analyse, page, pictures};
+use weince::search::{Settings, analyse, pictures, to_markdown, to_text};
 
 /// Measures a similarity search: ranks, the search's cross-entropy with its error, what more negatives or another temperature would
 /// change, and how far training generalises.
@@ -204,18 +204,18 @@ fn main() -> ExitCode {
         let text = serde_json::to_string_pretty(&record)?;
         if let Some(folder) = &folder {
             std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder of the report"))?;
-            let shown = pictures::pictures(&analysis)?;
+            let shown = pictures(&analysis)?;
             for picture in &shown {
                 picture.picture.write(folder)?;
             }
-            write_bytes(&folder.join("report.md"), page::to_markdown(&material.title, &analysis, &shown))?;
+            write_bytes(&folder.join("report.md"), to_markdown(&material.title, &analysis, &shown))?;
             write_bytes(&folder.join("search.json"), format!("{text}\n"))?;
             eprintln!("report    {}", folder.join("report.md").display());
         }
         if args.json {
             println!("{text}");
         } else {
-            print!("{}", page::to_text(&analysis));
+            print!("{}", to_text(&analysis));
         }
         for violation in &analysis.violations {
             eprintln!("error: an inequality that holds for all unit rows is broken: {violation}");

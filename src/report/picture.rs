@@ -79,6 +79,19 @@ impl Picture {
     }
 }
 
+/// A picture and the sentence that goes with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown {
+    /// The picture.
+    pub picture: Picture,
+    /// What to look at.
+    pub caption: String,
+}
+
+pub(crate) fn shown(picture: Picture, caption: impl Into<String>) -> Shown {
+    Shown { picture, caption: caption.into() }
+}
+
 /// A value of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {

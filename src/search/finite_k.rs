@@ -21,7 +21,7 @@ const PERMUTATIONS: usize = 4;
 /// Resamples of the anchors for the errors of slopes.
 const RESAMPLES: usize = 200;
 /// Numbers of negatives below it do not take part in the test of slopes.
-const LEAST_K: f64 = 32.0;
+pub(super) const LEAST_K: f64 = 32.0;
 /// Cosines of an anchor that are summed at once.
 const TOGETHER: usize = 4;
 /// The number of negatives that generalisation is measured at, where that in training is not known.
@@ -29,11 +29,11 @@ const DEFAULT_K: usize = 256;
 /// The certificate's probability of being wrong.
 const DELTA: f64 = 0.05;
 /// Fewer tuples than this say nothing.
-const FEW_TUPLES: usize = 30;
+pub(super) const FEW_TUPLES: usize = 30;
 /// The most items in the tuples of a certificate.
-const MOST_IN_TUPLES: usize = 400_000;
+pub(super) const MOST_IN_TUPLES: usize = 400_000;
 /// From this distance of a slope to -1 on, the rate 1/k is not confirmed.
-const NEAR_ONE: f64 = 0.15;
+pub(super) const NEAR_ONE: f64 = 0.15;
 
 // Streams of the seed for the pieces of work.
 const ANCHORS: u64 = 1 << 40;
@@ -263,6 +263,8 @@ pub struct Training {
     pub k: usize,
     /// R_k - R_inf, in nats; none where the sample has fewer items.
     pub bias: Option<f64>,
+    /// Its standard error over anchors. R_k and R_inf are of the same items, whose share in both is nearly the same.
+    pub bias_se: Option<f64>,
     /// What the leading term says of it: c1/k.
     pub leading: f64,
     /// Whether k is beyond `k_asymptotic`, where doubling it halves the bias.
@@ -316,9 +318,18 @@ impl FiniteK {
         let all = search.finish()?;
         let recommended = settings.eps.iter().map(|eps| Recommended { eps: *eps, k: search.recommended_k(tau, *eps) });
         let r_inf = estimates.r_inf();
+        let bias_se = |place: usize| {
+            let limit = |i: usize| {
+                let anchor = &of_sample.anchors()[i];
+                if estimates.jackknife_is_reliable() { anchor.jackknife } else { anchor.delta }
+            };
+            let biases: Vec<f64> = rows.iter().enumerate().map(|(i, r)| r[place].risk - limit(i)).collect();
+            (variance(&biases) / n).sqrt()
+        };
         let training = settings.k.map(|k| Training {
             k,
             bias: place(k).map(|place| points[place].risk - r_inf),
+            bias_se: place(k).map(bias_se),
             leading: all.c1() / k as f64,
             in_regime: k_asymptotic.map(|least| k as f64 >= least),
         });

@@ -1,6 +1,6 @@
 //! A diagnosis from end to end: from what was found to sentences, JSON, a table and a folder.
 
-use super::pictures::{self, Shown, State};
+use super::pictures::{self, State};
 use super::source::Material;
 use super::words::Word;
 use super::{Analysis, Link, Settings, bare_fit, page, record, words};
@@ -8,6 +8,7 @@ use crate::checkpoint::write_bytes;
 use crate::error::{Error, Result};
 use crate::eval::record::versions;
 use crate::evt::{Bootstrap, GpdFit};
+use crate::report::picture::Shown;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 

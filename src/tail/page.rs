@@ -1,7 +1,7 @@
 //! The page of a diagnosis, as Markdown: words first, then figures and the table.
 
-use super::pictures::Shown;
 use super::words::Word;
+use crate::report::picture::Shown;
 use std::fmt::Write;
 
 /// A part of the page: a state of an encoder, or what was given.

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::evt::gpd::Gpd;
 use crate::evt::{GpdFit, Peaks};
 use crate::report::figure::{Axis, Histogram, LineChart, Mark, Point, Rule, Sample, Series};
-use crate::report::picture::{Cell, Numbers, Picture};
+use crate::report::picture::{Cell, Numbers, Picture, Shown, shown};
 
 /// Places in the palette: what was observed, the law with an endpoint, the exponential one.
 const OBSERVED: usize = 6;
@@ -20,19 +20,6 @@ const STEPS: usize = 200;
 
 /// So many of the largest peaks are all in a plot of quantiles; the others are thinned out.
 const LARGEST: usize = 50;
-
-/// A picture and the sentence that goes with it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Shown {
-    /// The picture.
-    pub picture: Picture,
-    /// What to look at.
-    pub caption: String,
-}
-
-fn shown(picture: Picture, caption: impl Into<String>) -> Shown {
-    Shown { picture, caption: caption.into() }
-}
 
 fn series(label: &str, colour: usize, mark: Mark, points: Vec<Point>) -> Series {
     Series { label: label.to_string(), colour, mark, points }
