@@ -2,7 +2,7 @@
 
 use super::Analysis;
 use super::analysis::Figure;
-use super::words::{both, percent, significant};
+use super::words::{both, percent, plain, significant};
 use crate::report::table::Table;
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ pub fn compare(analyses: &[(String, Analysis)]) -> String {
         found.map_or("-".into(), |p| cell(p.r_inf))
     };
     if !taus.is_empty() {
-        let rows = taus.iter().map(|tau| (significant(*tau), analyses.iter().map(|(_, a)| at(a, *tau)).collect()));
+        let rows = taus.iter().map(|tau| (plain(*tau), analyses.iter().map(|(_, a)| at(a, *tau)).collect()));
         let columns = analyses.iter().map(|(name, _)| name.clone()).collect();
         let table = Table { corner: "temperature".into(), columns, rows: rows.collect() };
         let _ = write!(out, "\nR_inf (nats) by temperature, lower is better:\n\n{}", table.to_markdown());
@@ -54,7 +54,7 @@ fn row(analysis: &Analysis) -> Vec<String> {
         None => without.map_or("-".into(), percent),
     };
     vec![
-        analysis.temperature.calibrated.map_or("none".into(), significant),
+        analysis.temperature.calibrated.map_or("none".into(), plain),
         calibrated(analysis).map_or("-".into(), cell),
         cell(retrieval.mrr),
         recall(1, all.map(|s| s.recall_at_1)),
@@ -62,7 +62,7 @@ fn row(analysis: &Analysis) -> Vec<String> {
         analysis
             .cross_entropy
             .labelled
-            .map_or("-".into(), |l| format!("{} at {}", significant(l.ece), significant(analysis.tau))),
+            .map_or("-".into(), |l| format!("{} at {}", significant(l.ece), plain(analysis.tau))),
     ]
 }
 

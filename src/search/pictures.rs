@@ -4,7 +4,7 @@
 use super::Analysis;
 use super::finite_k::{KPoint, SlopeFit};
 use super::temperature::Temperature;
-use super::words::significant;
+use super::words::plain;
 use crate::Result;
 use crate::report::figure::{Axis, LineChart, Mark, Point, Rule, Series};
 use crate::report::picture::{Cell, Numbers, Picture, Shown, shown};
@@ -17,6 +17,9 @@ const REFERENCE: usize = 6;
 
 /// A recommended number of negatives so many times as large as the largest measured is not drawn.
 const FAR: f64 = 30.0;
+
+/// The line of slope -1 reaches from the last step to a k so many times smaller.
+const REACH: f64 = 32.0;
 
 /// All that the analysis has points for: `k_curve`, `k_steps`, `tau_curve`, `divergence`, `recall_vs_m`.
 ///
@@ -70,7 +73,7 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
     }
     let near = |k: &u64| *k as f64 <= FAR * largest;
     if let Some((eps, k)) = finite.recommended.iter().find_map(|r| Some((r.eps, r.k.filter(near)?))) {
-        rules.push(Rule::Vertical(k as f64, format!("enough for {}", significant(eps))));
+        rules.push(Rule::Vertical(k as f64, format!("enough for {}", plain(eps))));
     }
     let chart = LineChart {
         title: "Risk by the number of negatives".into(),
@@ -116,26 +119,29 @@ fn k_steps(analysis: &Analysis) -> Result<Option<Shown>> {
         ("P_k - P_2k, P_k = R_k - R~_k", RISK, |p| p.positive_step, &finite.slope_positive),
     ];
     let mut all = Vec::new();
-    let mut reference = None;
+    let mut references: Vec<Series> = Vec::new();
     for (label, colour, step, fit) in kinds {
         let points: Vec<Point> = finite.points.iter().filter_map(|p| Some(Point::new(p.k as f64, step(p)?))).collect();
         let positive: Vec<Point> = points.iter().copied().filter(|p| p.y > 0.0).collect();
-        let Some(last) = positive.last().copied() else { continue };
+        let Some(mut last) = positive.last().copied() else { continue };
         all.push(series(label, colour, Mark::Dots, points));
-        let Some(fit) = fit else {
-            reference = reference.or(Some((positive[0].x, last)));
-            continue;
-        };
-        let used: Vec<Point> = positive.iter().copied().filter(|p| fit.ks.contains(&(p.x as usize))).collect();
-        let Some((first, last)) = used.first().zip(used.last()) else { continue };
-        let height = used.iter().map(|p| p.y.ln() - fit.slope * p.x.ln()).sum::<f64>() / used.len() as f64;
-        let line = [first.x, last.x].map(|k| Point::new(k, (height + fit.slope * k.ln()).exp()));
-        reference = Some((finite.points[0].k as f64, line[1]));
-        all.push(series(&format!("slope {:.2}", fit.slope), colour, Mark::Line, line.to_vec()));
+        let in_fit = |p: &&Point| fit.as_ref().is_some_and(|f| f.ks.contains(&(p.x as usize)));
+        let used: Vec<Point> = positive.iter().filter(in_fit).copied().collect();
+        if let (Some(fit), [first, .., end]) = (fit, &used[..]) {
+            let height = used.iter().map(|p| p.y.ln() - fit.slope * p.x.ln()).sum::<f64>() / used.len() as f64;
+            let line = [first.x, end.x].map(|k| Point::new(k, (height + fit.slope * k.ln()).exp()));
+            all.push(series(&format!("slope {:.2}", fit.slope), colour, Mark::Line, line.to_vec()));
+            last = line[1];
+        }
+        let first = (last.x / REACH).max(positive[0].x);
+        let label = if references.is_empty() { "slope -1" } else { "" };
+        let ends = [Point::new(first, last.y * last.x / first), last];
+        references.push(series(label, REFERENCE, Mark::Dashed, ends.to_vec()));
     }
-    let Some((first, last)) = reference else { return Ok(None) };
-    let ends = [Point::new(first, last.y * last.x / first), last];
-    all.push(series("slope -1", REFERENCE, Mark::Dashed, ends.to_vec()));
+    if references.is_empty() {
+        return Ok(None);
+    }
+    all.extend(references);
     let chart = LineChart {
         title: "What twice the negatives change".into(),
         x: Axis::log("negatives, k"),
@@ -159,7 +165,7 @@ fn k_steps(analysis: &Analysis) -> Result<Option<Shown>> {
     );
     Ok(Some(shown(
         picture("k_steps", &chart, numbers)?,
-        "How much each part of the loss moves when the negatives are doubled. Dots that run along the dashed line halve with every \
+        "How much each part of the loss moves when the negatives are doubled. Dots that run along the dashed lines halve with every \
          doubling, as theory says of many negatives; lines are fitted over the k that they cover, and dots off them are either of too \
          few negatives or noise.",
     )))

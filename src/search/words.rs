@@ -6,7 +6,7 @@
 use super::Analysis;
 use super::Negatives;
 use super::analysis::{Figure, Z_95};
-use super::finite_k::{FEW_TUPLES, Gap, MOST_IN_TUPLES, NEAR_ONE, SlopeFit, Training};
+use super::finite_k::{FEW_TUPLES, Gap, LEAST_K, MOST_IN_TUPLES, NEAR_ONE, SlopeFit, Training};
 use crate::theory::weince::{Regime, regime};
 
 /// A risk so near to its limit, in nats, counts as there: a tenth of a softmax probability.
@@ -22,6 +22,8 @@ const MANY_DOMINATED: f64 = 0.01;
 const NEAR_CEILING: f64 = 0.8;
 /// From this share of anchors with ties on, ties decide the ranks.
 const MANY_TIES: f64 = 0.01;
+/// From this share of anchors on whose criticality is beyond that of a finite variance, they are told.
+const MANY_BEYOND: f64 = 0.05;
 /// Estimates of R_inf that are no further apart, in nats, agree.
 const AGREE: f64 = 0.05;
 /// From this difference of recalls on, a second look at the nearest items pays.
@@ -69,6 +71,15 @@ pub(super) fn significant(x: f64) -> String {
     if !(-4.0..7.0).contains(&magnitude) { format!("{x:.1e}") } else { decimals(x, 2.0 - magnitude) }
 }
 
+/// The same without zeros at the end, as people write settings.
+pub(super) fn plain(x: f64) -> String {
+    let written = significant(x);
+    if !written.contains('.') || written.contains('e') {
+        return written;
+    }
+    written.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
 fn decimals(x: f64, count: f64) -> String {
     let written = format!("{x:.*}", count.clamp(0.0, 6.0) as usize);
     // A minus before nothing but zeros.
@@ -92,11 +103,12 @@ fn with_unit(figure: Figure, unit: &str) -> String {
 }
 
 pub(super) fn percent(share: f64) -> String {
-    format!("{} %", decimals(100.0 * share, 1.0))
-}
-
-fn scaled(figure: Figure, by: f64) -> Figure {
-    Figure { value: by * figure.value, interval: figure.interval.map(|end| by * end) }
+    let percent = 100.0 * share;
+    if percent > 0.0 && percent < 0.1 {
+        format!("{} %", plain(percent))
+    } else {
+        format!("{} %", decimals(percent, 1.0))
+    }
 }
 
 fn fact(name: impl Into<String>, value: impl Into<String>, text: impl Into<String>) -> Fact {
@@ -136,8 +148,11 @@ fn retrieval(analysis: &Analysis) -> Section {
             format!("Recall at {}", r.rank),
             format!("{} (95 %: {})", percent(r.figure.value), r.figure.interval.map(percent).join(" to ")),
             format!(
-                "The share of anchors whose right item is among the {} nearest; guessing would find {}, and {floor}.",
-                r.rank,
+                "The share of anchors whose {}; guessing would find {}, and {floor}.",
+                match r.rank {
+                    1 => "nearest item is the right one".to_string(),
+                    rank => format!("right item is among the {rank} nearest"),
+                },
                 percent(chance(r.rank))
             ),
         ));
@@ -175,9 +190,9 @@ fn retrieval(analysis: &Analysis) -> Section {
     {
         let lost = 100.0 * (tenth.recall_at_1 - now.recall_at_1);
         let text = if lost >= 1.0 {
-            "A corpus ten times as large is likely to cost about as much again; that is an outlook, not a measurement."
+            "The price of a corpus so much larger: expect a still larger one to cost more, and measure on one as large as yours."
         } else {
-            "At these sizes the corpus hardly matters; nothing is known about much larger ones."
+            "Less than a point: at these sizes the corpus hardly matters. Nothing is known about much larger ones."
         };
         facts.push(fact(
             format!("Recall at 1 lost from {} to {} items", tenth.items, now.items),
@@ -192,11 +207,11 @@ fn cross_entropy(analysis: &Analysis) -> Section {
     let (found, m) = (&analysis.cross_entropy, analysis.checks.items);
     let [low, high] = found.r_inf.interval;
     let times = Figure { value: (-found.r_inf.value).exp(), interval: [(-high).exp(), (-low).exp()] };
-    let tau = significant(analysis.tau);
+    let tau = plain(analysis.tau);
     let nats = with_unit(found.r_inf, " nats");
     let brief = if high < 0.0 {
         format!(
-            "At temperature {tau} the softmax gives the right item {} the weight of an average one (R_inf = {nats}; lower is better).",
+            "At temperature {tau} the softmax gives the right item {} the weight of an average one: R_inf is {nats}, lower is better.",
             with_unit(times, " times")
         )
     } else if low <= 0.0 {
@@ -206,8 +221,8 @@ fn cross_entropy(analysis: &Analysis) -> Section {
         )
     } else {
         format!(
-            "At temperature {tau} the softmax is worse than treating all items alike (R_inf = {nats}, above 0): it is sure of wrong \
-             items; a higher temperature or better training is needed."
+            "At temperature {tau} the softmax is worse than treating all items alike, because R_inf is above 0: {nats}. It is sure of \
+             wrong items; a higher temperature or better training is needed."
         )
     };
     let unsure = found.dominated > MANY_DOMINATED;
@@ -226,7 +241,7 @@ fn cross_entropy(analysis: &Analysis) -> Section {
             "What InfoNCE's loss tends to with many negatives, by the {}: 0 is an encoder that treats all items alike, and at this \
              temperature none gets below {}. Compare encoders by it at one temperature and on one corpus.",
             found.method,
-            significant(-2.0 / analysis.tau)
+            plain(-2.0 / analysis.tau)
         ),
     )];
     let share = found.hubness_share;
@@ -319,7 +334,7 @@ pub(super) enum Enough {
     LimitUnsure,
     /// The sample has fewer items.
     TooFewItems,
-    /// All of the bias' interval is near 0, but not both of its parts.
+    /// All of the bias' interval is near 0, but its parts are not: most of the larger one is lost against the other.
     Cancels {
         /// P_k, which raises the risk.
         positive: f64,
@@ -350,7 +365,7 @@ pub(super) fn enough(analysis: &Analysis) -> Enough {
         return Enough::Undecided(bias);
     }
     match finite.points.iter().find(|p| p.k == training.k) {
-        Some(p) if p.positive > NEAR_LIMIT || finite.r_inf - p.dcl > NEAR_LIMIT => {
+        Some(p) if p.positive.max(finite.r_inf - p.dcl) > NEAR_LIMIT.max(2.0 * bias.value.abs()) => {
             Enough::Cancels { positive: p.positive, missing: finite.r_inf - p.dcl }
         }
         _ => Enough::Yes(bias),
@@ -377,7 +392,7 @@ fn at_most(x: f64) -> String {
 }
 
 fn k_brief(analysis: &Analysis) -> String {
-    let best = recommended(analysis).map(|(eps, k)| format!("k = {k} is enough for {} nats", significant(eps)));
+    let best = recommended(analysis).map(|(eps, k)| format!("k = {k} is enough for {} nats", plain(eps)));
     let then = best.as_ref().map_or(String::new(), |best| format!("; {best}"));
     let k = analysis.finite_k.training.map_or(0, |t| t.k);
     match enough(analysis) {
@@ -443,12 +458,17 @@ fn negatives(analysis: &Analysis) -> Section {
             "From there on twice the negatives halve what the loss lacks; below, do not extrapolate by 1/k.",
         ));
     }
-    for r in &finite.recommended {
+    let ks: Vec<String> = finite
+        .recommended
+        .iter()
+        .map(|r| format!("{} for {} nats", r.k.map_or("more than 2^62".into(), |k| format!("k = {k}")), plain(r.eps)))
+        .collect();
+    if !ks.is_empty() {
         facts.push(fact(
-            format!("Negatives for at most {} nats", significant(r.eps)),
-            r.k.map_or("more than 2^62".into(), |k| format!("k = {k}")),
-            "Cautious, because it bounds two errors of opposite sign one by one, but no guarantee: the weights in it are estimates. A \
-             smaller k can do where the measured loss is already near its limit.",
+            "Recommended negatives",
+            ks.join(", "),
+            "So many bring the loss as near to its limit. Cautious, because two errors of opposite sign are bounded one by one, but no \
+             guarantee: the weights in it are estimates. Fewer can do where the measured loss is already near its limit.",
         ));
     }
     let (positive, missing) = (finite.c1 - finite.c1_dcl, -finite.c1_dcl);
@@ -466,10 +486,13 @@ fn negatives(analysis: &Analysis) -> Section {
             }
         ),
     ));
-    facts.push(slope("Slope of R~_2k - R~_k", finite.slope_dcl.as_ref(), "what too few negatives take away"));
+    // As the fit chooses its numbers of negatives.
+    let from = LEAST_K.max(finite.k_asymptotic.filter(|k| *k <= finite.sample[1] as f64 / 4.0).unwrap_or(0.0));
+    facts.push(slope("Slope of R~_2k - R~_k", finite.slope_dcl.as_ref(), from, "what too few negatives take away"));
     facts.push(slope(
         "Slope of P_k - P_2k",
         finite.slope_positive.as_ref(),
+        from,
         "what the positive in the denominator adds",
     ));
     let other = [finite.r_inf_richardson, finite.r_inf_curvature];
@@ -510,8 +533,8 @@ fn in_regime(training: &Training, from: Option<f64>) -> Fact {
             significant(leading)
         ),
         Some(false) => format!(
-            "k={k} is not in the 1/k regime: the loss does not yet fall by halves, and c1/k = {} nats says little about it; go by the \
-             curve.",
+            "k={k} is not in the 1/k regime, or not surely: twice as many negatives need not halve what is left, and c1/k = {} nats can \
+             be off; go by the curve.",
             significant(leading)
         ),
         None => "All items weigh the same at this temperature, so there is nothing to fall.".into(),
@@ -519,12 +542,16 @@ fn in_regime(training: &Training, from: Option<f64>) -> Fact {
     fact(name, value, text)
 }
 
-fn slope(name: &str, fit: Option<&SlopeFit>, of: &str) -> Fact {
+fn slope(name: &str, fit: Option<&SlopeFit>, from: f64, of: &str) -> Fact {
     let Some(fit) = fit else {
         return fact(
             name,
             "not measured",
-            "Fewer than two steps at large enough k stand out of the noise (five standard errors): more anchors and items are needed.",
+            format!(
+                "Fewer than two doublings of k, from k = {} on, are there that stand out of the noise (five standard errors): a larger \
+                 corpus, or more anchors, would tell how {of} falls.",
+                whole(from)
+            ),
         );
     };
     let figure = Figure { value: fit.slope, interval: fit.interval };
@@ -579,26 +606,26 @@ pub(super) fn fit(analysis: &Analysis) -> Fit {
 
 fn temperature(analysis: &Analysis) -> Section {
     let temperature = &analysis.temperature;
-    let tau = significant(analysis.tau);
+    let tau = plain(analysis.tau);
     // Both of one sample; the fitting temperature has the least, but for noise.
     let cost = temperature.at_calibrated.map_or(0.0, |at| (analysis.finite_k.r_inf - at.r_inf.value).max(0.0));
     let cost = significant(cost);
     let brief = match fit(analysis) {
         Fit::Calibrated(at) => {
-            format!("The temperature that fits these embeddings is {}; all is measured at it, because none was given.", significant(at))
+            format!("The temperature that fits these embeddings is {}; all is measured at it, because none was given.", plain(at))
         }
-        Fit::Same(at) => format!("The temperature {tau} fits: {} would be best, which is within a factor of {SAME_TEMPERATURE}.", significant(at)),
+        Fit::Same(at) => format!("The temperature {tau} fits: {} would be best, which is within a factor of {SAME_TEMPERATURE}.", plain(at)),
         Fit::TooCold(at) => format!(
             "The temperature {tau} is too low for these embeddings, {} fits: the softmax is surer than it is right, which costs {cost} \
              nats. Divide similarities by {} where they are read as probabilities; ranks do not change.",
-            significant(at),
-            significant(at)
+            plain(at),
+            plain(at)
         ),
         Fit::TooWarm(at) => format!(
             "The temperature {tau} is higher than these embeddings need, {} fits: the softmax is less sure than it could be, which costs \
              {cost} nats. Divide similarities by {} where they are read as probabilities; ranks do not change.",
-            significant(at),
-            significant(at)
+            plain(at),
+            plain(at)
         ),
         Fit::TooNear => "No temperature from 0.005 to 10 fits: the positives are nearer than nearly all items at any of them. Take more or \
                          harder items, and look for duplicates of anchors among the positives."
@@ -615,7 +642,7 @@ fn temperature(analysis: &Analysis) -> Section {
     facts.push(match temperature.calibrated {
         Some(at) => fact(
             "Calibrated temperature",
-            significant(at),
+            plain(at),
             "There the softmax expects exactly the similarity that positives have, and R_inf is least; no interval is measured for it. In \
              training another one can be better: this one describes the encoder that there is.",
         ),
@@ -635,7 +662,7 @@ fn temperature(analysis: &Analysis) -> Section {
             "below 80 % the encoder limits the search, not the temperature"
         };
         facts.push(fact(
-            format!("How selective the softmax is at {}", significant(point.tau)),
+            format!("How selective the softmax is at {}", plain(point.tau)),
             format!("{} nats from the uniform law, {} of the ceiling", significant(point.divergence), percent(share)),
             format!(
                 "An anchor's softmax is as selective as one spread evenly over {} of {} items. On average no encoder gets beyond {} nats \
@@ -759,9 +786,17 @@ fn weince(analysis: &Analysis) -> Option<Section> {
              logit, so compare it with nothing; lower lambda or beta."
         ),
     };
+    let beyond = tail.shares[1] + tail.shares[2];
+    let brief = if median < 0.5 && beyond >= MANY_BEYOND {
+        format!("{brief} Yet for {} of the anchors the criticality is 0.5 or more.", percent(beyond))
+    } else {
+        brief
+    };
     let [fine, wide, none] = tail.shares.map(percent);
-    let quartiles =
-        |q: [f64; 3]| format!("{} (quartiles {} and {})", significant(q[1]), significant(q[0]), significant(q[2]));
+    let quartiles = |q: [f64; 3]| match q[0] < q[2] {
+        true => format!("{} (quartiles {} and {})", plain(q[1]), plain(q[0]), plain(q[2])),
+        false => plain(q[1]),
+    };
     let mut facts = vec![
         fact(
             "Criticality, lambda beta / h",
@@ -782,9 +817,12 @@ fn weince(analysis: &Analysis) -> Option<Section> {
             "Items that share an anchor's softmax under WEINCE's logit",
             quartiles(tail.n2),
             if tail.n2[1] < 2.0 {
-                "Less than two for half of the anchors: one negative owns the softmax, and most of a batch gives no gradient."
+                "Less than two for half of the anchors: one negative owns the softmax, and most of a batch gives no gradient.".to_string()
             } else {
-                "Far fewer than without the Weibull link means that few negatives give most of the gradient."
+                format!(
+                    "It is {} without the Weibull link: the fewer there are with it, the fewer negatives give the gradient.",
+                    plain(analysis.cross_entropy.median_n2)
+                )
             },
         ),
         fact(
@@ -885,20 +923,19 @@ fn checks(analysis: &Analysis) -> Section {
 /// The most important figures, with their intervals: a name, and two cells each.
 pub(super) fn rows(analysis: &Analysis) -> Vec<(String, Vec<String>)> {
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();
-    let mut plain = |name: &str, value: String| rows.push((name.to_string(), vec![value, String::new()]));
-    plain("anchors", analysis.checks.anchors.to_string());
-    plain("items", analysis.checks.items.to_string());
-    plain(
-        "temperature",
-        format!("{}{}", significant(analysis.tau), if analysis.tau_given { "" } else { " (calibrated)" }),
-    );
+    let mut alone = |name: &str, value: String| rows.push((name.to_string(), vec![value, String::new()]));
+    alone("anchors", analysis.checks.anchors.to_string());
+    alone("items", analysis.checks.items.to_string());
+    alone("temperature", format!("{}{}", plain(analysis.tau), if analysis.tau_given { "" } else { " (calibrated)" }));
     if analysis.tau_given {
-        plain("calibrated temperature", analysis.temperature.calibrated.map_or("none".into(), significant));
+        alone("calibrated temperature", analysis.temperature.calibrated.map_or("none".into(), plain));
+    }
+    for r in &analysis.retrieval.recall {
+        let cells = [r.figure.value, r.figure.interval[0], r.figure.interval[1]].map(|v| decimals(100.0 * v, 1.0));
+        let [value, low, high] = cells;
+        rows.push((format!("recall@{} (%)", r.rank), vec![value, format!("{low} to {high}")]));
     }
     let mut figure = |name: String, figure: Figure| rows.push((name, both(figure).to_vec()));
-    for r in &analysis.retrieval.recall {
-        figure(format!("recall@{} (%)", r.rank), scaled(r.figure, 100.0));
-    }
     figure("MRR".into(), analysis.retrieval.mrr);
     figure("median rank".into(), analysis.retrieval.median_rank);
     figure("R_inf (nats)".into(), analysis.cross_entropy.r_inf);
@@ -910,15 +947,15 @@ pub(super) fn rows(analysis: &Analysis) -> Vec<(String, Vec<String>)> {
     if let Some(Training { k, bias: Some(bias), bias_se: Some(se), .. }) = analysis.finite_k.training {
         figure(format!("R_k - R_inf, k = {k} (nats)"), within(bias, se));
     }
-    let mut plain = |name: String, value: String| rows.push((name, vec![value, String::new()]));
+    let mut alone = |name: String, value: String| rows.push((name, vec![value, String::new()]));
     if let Some(labelled) = &analysis.cross_entropy.labelled {
-        plain("ECE (nats)".into(), significant(labelled.ece));
+        alone("ECE (nats)".into(), significant(labelled.ece));
     }
     for r in &analysis.finite_k.recommended {
-        plain(format!("k for {} nats", significant(r.eps)), r.k.map_or("none".into(), |k| k.to_string()));
+        alone(format!("k for {} nats", plain(r.eps)), r.k.map_or("none".into(), |k| k.to_string()));
     }
     if let Some(tail) = &analysis.weince {
-        plain("criticality, median".into(), significant(tail.criticality[1]));
+        alone("criticality, median".into(), significant(tail.criticality[1]));
     }
     rows
 }
