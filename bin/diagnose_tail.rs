@@ -138,6 +138,9 @@ impl Args {
         if self.checkpoint.is_empty() {
             return Ok(vec![of_run.material(None, &options)?]);
         }
+        if let Some(file) = self.checkpoint.iter().find(|file| !file.is_file()) {
+            return Err(Error::Config(format!("--checkpoint {}: there is no such file", file.display())).into());
+        }
         let mut all = Vec::new();
         for file in &self.checkpoint {
             let material = of_run.material(Some(file), &options)?;

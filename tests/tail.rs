@@ -113,7 +113,7 @@ fn embeddings_and_their_similarities_give_the_same() {
     assert!(refused(2, &[]).contains("--embeddings"));
 }
 
-/// Two epochs of 6 steps on synthetic images, with three states.
+/// Two epochs of 6 steps on synthetic images, with a state at every fourth.
 const TINY: &str = "
 data: {kind: synthetic, train: 100, test: 60, size: 8}
 augment: {size: 8}
@@ -123,7 +123,7 @@ model:
 loss: {kind: weince, tail: {min_points: 10}}
 optim: {kind: adam, lr: 1.0e-3}
 train: {epochs: 2, batch_size: 16, log_every: 1}
-checkpoint: {every_steps: 4, keep: 3}
+checkpoint: {every_steps: 4, keep: 10}
 ";
 
 #[test]
@@ -203,6 +203,7 @@ fn a_run_is_looked_at_in_all_its_states() {
         joined(&common, &["--space", "encoder", "--checkpoint", text(&encoder), "--checkpoint", text(&states[0])]);
     assert!(refused(2, &nameless).contains("does not say its step"));
     assert!(refused(1, &joined(&common, &["--checkpoint", text(&encoder)])).contains("--space encoder"));
+    assert!(refused(2, &joined(&common, &["--checkpoint", "none.pt"])).contains("no such file"));
     assert!(refused(2, &joined(&common, &["--data", "x.txt"])).contains("for runs on text"));
     assert!(refused(1, &joined(&common, &["--quantile", "0.9999"])).contains("take a quantile below"));
     assert!(refused(2, &["--run", text(folder.path())]).contains("no run folder"));

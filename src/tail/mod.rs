@@ -26,7 +26,7 @@ pub use winners::{Link, Winner, Winners};
 
 use crate::config::loss::WeinceConfig;
 use crate::evt::pot::QUANTILE_GRID;
-use crate::evt::{Bootstrap, GpdFit, Intervals, Peaks, SHORTFALL_FLOOR};
+use crate::evt::{Bootstrap, GpdFit, Intervals, Peaks, SHORTFALL_FLOOR, gpd, pot};
 use crate::{Error, Result};
 
 /// What a diagnosis is told.
@@ -85,6 +85,8 @@ pub struct Analysis {
     pub negatives: usize,
     /// Negatives left out for their class.
     pub left_out: usize,
+    /// Anchors that are candidates of others too.
+    pub overlap: usize,
     /// Pairs that are as good as one.
     pub duplicates: Duplicates,
     /// How peaks are spread over candidates; none where candidates are not known.
@@ -121,11 +123,24 @@ impl Analysis {
             gate_of: settings.gate_of.clone(),
             negatives: slices.iter().map(|s| s.len()).max().unwrap_or(0),
             left_out: sample.left_out,
+            overlap: sample.overlap,
             duplicates: Duplicates {
                 pairs: counts.iter().sum(),
                 anchors: counts.iter().filter(|count| **count > 0).count(),
             },
         })
+    }
+
+    /// What a reader of the peaks has to know, but for what is told better elsewhere: ties of pairs that are there
+    /// both ways, and a fitted endpoint whose interval is there.
+    pub fn notes(&self) -> Vec<pot::Note> {
+        let mut notes = self.peaks.notes();
+        notes.retain(|note| match note {
+            pot::Note::Fit(gpd::Note::Ties { n, distinct }) => self.overlap == 0 || distinct * 2 < *n,
+            pot::Note::BeyondOne { .. } => self.intervals.is_err(),
+            _ => true,
+        });
+        notes
     }
 
     /// Both ends of the interval of `xi`: over anchors, else by the fit's own errors.

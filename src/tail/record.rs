@@ -89,6 +89,7 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Map<String, Value> {
     put("duplicate_pairs", json!(analysis.duplicates.pairs));
     put("anchors_with_duplicates", json!(analysis.duplicates.anchors));
     put("left_out", json!(analysis.left_out));
+    put("anchors_that_are_candidates", json!(analysis.overlap));
     put("hub_ratio", json!(analysis.hubs.map(|h| h.ratio)));
     put("hub_largest", json!(analysis.hubs.map(|h| h.largest)));
     put("candidates", json!(analysis.hubs.map(|h| h.candidates)));
@@ -98,6 +99,7 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Map<String, Value> {
         Err(why) => json!({ "quantile": q, "error": why }),
     });
     put("grid", Value::Array(grid.collect()));
+    put("notes", json!(analysis.notes().iter().map(ToString::to_string).collect::<Vec<_>>()));
     put("link", link.map_or(Value::Null, of_link));
     map
 }

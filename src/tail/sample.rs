@@ -7,6 +7,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rayon::prelude::*;
+use std::collections::HashSet;
 
 /// Up to so far beyond 1, a similarity is a cosine with rounding.
 const ROUNDING: f64 = 1e-3;
@@ -141,6 +142,8 @@ pub struct Sample {
     pub candidates: Option<Vec<Vec<u32>>>,
     /// The number of negatives that were left out for having the anchor's class.
     pub left_out: usize,
+    /// Anchors that are candidates of others too: a pair of them may be there both ways.
+    pub overlap: usize,
 }
 
 impl Sample {
@@ -179,7 +182,9 @@ impl Sample {
         }
         let kept: usize = similarities.iter().map(Vec::len).sum();
         let left_out = draw.negatives * anchors.len() - kept;
-        Ok(Sample { similarities, candidates: Some(numbers), left_out })
+        let among: HashSet<usize> = draw.candidates.iter().copied().collect();
+        let overlap = draw.anchors.iter().filter(|a| among.contains(a)).count();
+        Ok(Sample { similarities, candidates: Some(numbers), left_out, overlap })
     }
 
     /// Of a matrix, a row an anchor. Values a little beyond 1 are rounding, and become 1.
@@ -212,7 +217,7 @@ impl Sample {
                 rows.len()
             )));
         }
-        Ok(Sample { similarities: rows, candidates: None, left_out: 0 })
+        Ok(Sample { similarities: rows, candidates: None, left_out: 0, overlap: 0 })
     }
 
     /// The similarities as slices.

@@ -31,7 +31,7 @@ fn normals(n: usize, seed: u64) -> Vec<f64> {
 fn known(anchors: usize, negatives: usize, h: f64, [end, reach]: [f64; 2], seed: u64) -> Sample {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut row = || (0..negatives).map(|_| end - reach * rng.random::<f64>().powf(1.0 / h)).collect();
-    Sample { similarities: (0..anchors).map(|_| row()).collect(), candidates: None, left_out: 0 }
+    Sample { similarities: (0..anchors).map(|_| row()).collect(), candidates: None, left_out: 0, overlap: 0 }
 }
 
 fn text(words: &[words::Word]) -> String {
@@ -185,11 +185,13 @@ fn duplicates_and_hubs_are_told() {
     };
     let sample = Sample::of_rows(&draw, &rows(&draw.anchors), &rows(&draw.candidates), None).unwrap();
     assert!(sample.similarities.iter().all(|s| s.len() == 599));
+    assert_eq!(sample.overlap, 300);
     let analysis = Analysis::of(&sample, &settings()).unwrap();
     let same = draw.anchors.iter().filter(|a| **a < 40).count();
     assert_eq!(analysis.duplicates, Duplicates { pairs: same * 39, anchors: same });
     let said = text(&words::of(&analysis, None));
     assert!(said.contains("are duplicates"), "{said}");
+    assert!(said.contains("300 of 300 anchors are candidates of others too"), "{said}");
     assert!(analysis.hubs.unwrap().ratio < 10.0 && !said.contains("hubs"), "{said}");
 
     // A hub: a candidate that lies in the direction that all have in common.
@@ -235,7 +237,7 @@ fn classes_are_left_out_only_where_labels_are_given() {
     let (own, theirs) = (labels(&draw.anchors), labels(&draw.candidates));
     let sample = Sample::of_rows(&draw, &anchors, &candidates, Some((&own, &theirs))).unwrap();
     let expected: usize = own.iter().map(|own| theirs[..100].iter().filter(|theirs| *theirs == own).count()).sum();
-    assert_eq!(sample.left_out, expected);
+    assert_eq!((sample.left_out, sample.overlap), (expected, 0));
     assert_eq!(sample.similarities.iter().map(Vec::len).sum::<usize>(), 50 * 100 - expected);
     // One class: nothing is left.
     let one = vec![3; 101];
@@ -284,7 +286,7 @@ fn small_samples_are_errors_or_notes() {
     let error = Analysis::of(&known(10, 20, 2.0, [1.0, 2.0], 9), &settings()).unwrap_err();
     assert!(error.to_string().contains("take a quantile below"), "{error}");
     // All the same.
-    let equal = Sample { similarities: vec![vec![0.5; 400]; 20], candidates: None, left_out: 0 };
+    let equal = Sample { similarities: vec![vec![0.5; 400]; 20], candidates: None, left_out: 0, overlap: 0 };
     assert!(Analysis::of(&equal, &settings()).is_err());
 }
 

@@ -52,7 +52,7 @@ const SATURATED: f64 = 0.95;
 /// So many times as often as by chance two peaks share a candidate: hubs are told.
 const HUBS: f64 = 10.0;
 
-/// Over thresholds `xi` may move by this much and is told to be stable.
+/// Over thresholds `xi` may move by this much and is told to be stable, and so may it between anchors and all peaks.
 const STABLE: f64 = 0.1;
 
 /// The quantile from which on thresholds are looked at for stability.
@@ -128,7 +128,7 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Vec<Word> {
         choices(&mut text, link);
     }
     moments(&mut text, &peaks.fit);
-    for note in peaks.notes() {
+    for note in analysis.notes() {
         text.caution(sentence(&note.to_string()));
     }
     sample(&mut text, analysis);
@@ -232,7 +232,7 @@ fn dimension(text: &mut Text, analysis: &Analysis) {
         text.caution("The anchors' nearest negatives are all equally near: they have no tail index.".into());
         return;
     }
-    let points = HILL_POINTS.min(analysis.anchors.points);
+    let points = if analysis.negatives > HILL_POINTS { HILL_POINTS } else { analysis.anchors.points };
     text.find(format!(
         "The tail index h is {h:.2} (median over anchors, of the {points} nearest negatives each, for an endpoint at 1): near an anchor the embeddings fill about 2 h = {:.1} dimensions.",
         2.0 * h
@@ -390,6 +390,12 @@ fn sample(text: &mut Text, analysis: &Analysis) {
             h.ratio, h.largest, h.peaks
         ));
     }
+    if analysis.overlap > 0 {
+        text.caution(format!(
+            "{} of {} anchors are candidates of others too, as there are not enough items to keep them apart: pairs of them may count both ways, and errors that take peaks as independent are too small.",
+            analysis.overlap, analysis.peaks.anchors
+        ));
+    }
     if analysis.left_out > 0 {
         text.caution(format!(
             "{} negatives of the anchor's own class were left out; the loss has them.",
@@ -401,6 +407,13 @@ fn sample(text: &mut Text, analysis: &Analysis) {
         text.caution(format!(
             "An anchor's tail is {} of its {} negatives, which is no tail: rho, beta and delta-AIC describe the bulk; take more candidates.",
             anchors.points, anchors.negatives
+        ));
+    }
+    let own = quantile(anchors.xis(), 0.5);
+    if (own - analysis.peaks.fit.gpd.xi).abs() > STABLE {
+        text.caution(format!(
+            "The anchors' own tails have xi = {own:.3} in the median, and all peaks together {:.3}: over one threshold, peaks are of the anchors that are near to others, and mix tails of different reach.",
+            analysis.peaks.fit.gpd.xi
         ));
     }
     let with = anchors.xis().len();
