@@ -5,8 +5,8 @@
 use std::time::Instant;
 use tch::{Device, Kind, Tensor};
 use weince::eval::matrix::Matrix;
-use weince::search::passes::Pairs;
 use weince::eval::rows::Rows;
+use weince::search::passes::Pairs;
 
 const ROUNDS: usize = 5;
 /// Items of a plain product.

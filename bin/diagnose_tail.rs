@@ -12,7 +12,7 @@ use weince::evt::Bootstrap;
 use weince::report::table::Table;
 use weince::run::RunFolder;
 use weince::tail::Winner;
-use weince::tail::diagnosis::{Bare, Diagnosis, FIT, record_of, to_text, write};
+use weince::tail::diagnosis::{Bare, Diagnosis, FIT, over_training, record_of, to_text, write};
 use weince::tail::record::table_of_fit;
 use weince::tail::source::{Material, Negatives, OfRun, Options, Part, of_embeddings, of_similarities};
 use weince::tail::words::Word;
@@ -115,6 +115,30 @@ impl Args {
         }
     }
 
+    /// Refuses numbers that nothing can be done with, before the work begins.
+    fn validate(&self) -> weince::Result<()> {
+        let refuse = |flag: &str, expected: &str, found: String| {
+            Err(Error::Config(format!("--{flag}: expected {expected}, found {found}")))
+        };
+        if let Some(q) = self.quantile.filter(|q| !(*q > 0.0 && *q < 1.0)) {
+            return refuse("quantile", "a number between 0 and 1, such as 0.99", q.to_string());
+        }
+        if let Some(n) = self.bootstrap.filter(|n| (1..20).contains(n)) {
+            return refuse("bootstrap", "at least 20 resamples, or 0 for none", n.to_string());
+        }
+        let options = self.options();
+        let counts = [
+            ("anchors", options.anchors, 1),
+            ("candidates", options.candidates, 1),
+            ("batch-negatives", self.batch_negatives.unwrap_or(1), 1),
+            ("link-candidates", options.link_candidates, if options.winner == Winner::Fresh { 2 } else { 1 }),
+        ];
+        match counts.into_iter().find(|(_, found, least)| found < least) {
+            Some((flag, found, least)) => refuse(flag, &format!("at least {least}"), found.to_string()),
+            None => Ok(()),
+        }
+    }
+
     /// Each state of the run, or what was given.
     fn materials(&self) -> anyhow::Result<Vec<Material>> {
         let options = self.options();
@@ -170,19 +194,24 @@ impl Args {
         })
     }
 
-    /// The folder of the report, where one is wanted.
+    /// The folder of the report, where one is wanted; it is made.
     fn folder(&self) -> weince::Result<Option<PathBuf>> {
-        match (&self.out, &self.run) {
+        let folder = match (&self.out, &self.run) {
             (Some(out), _) => {
                 if out.is_file() {
                     let message = format!("--out {}: this is a file, and the report goes to a folder", out.display());
                     return Err(Error::Config(message));
                 }
-                Ok(Some(out.clone()))
+                Some(out.clone())
             }
-            (None, Some(run)) if self.checkpoint.is_empty() => Ok(Some(RunFolder::open(run)?.report().join("tail"))),
-            _ => Ok(None),
+            (None, Some(run)) if self.checkpoint.is_empty() => Some(RunFolder::open(run)?.report().join("tail")),
+            _ => None,
+        };
+        // Before the work, which would be lost where it cannot be made.
+        if let Some(folder) = &folder {
+            std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder of the report"))?;
         }
+        Ok(folder)
     }
 
     fn print(
@@ -212,6 +241,7 @@ impl Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     weince::cli::run(|| {
+        args.validate()?;
         let folder = args.folder()?;
         let told = |written: Vec<PathBuf>| {
             if let Some(folder) = &folder {
@@ -242,7 +272,8 @@ fn main() -> ExitCode {
         }
         let Some(last) = diagnoses.last() else { return Ok(()) };
         if !args.json && diagnoses.len() > 1 {
-            println!("The last of {} states; --json and --out have all.\n", diagnoses.len());
+            over_training(&diagnoses).iter().for_each(|word| println!("- {}", word.text));
+            println!("\nThe last of {} states; --json and --out have all.\n", diagnoses.len());
         }
         let title = last.step.map_or("value".to_string(), |step| format!("step {step}"));
         Ok(args.print(&title, &record, last.table(), &last.words)?)

@@ -138,7 +138,10 @@ impl Args {
             }
         };
         let &[anchors, items] = &self.sample[..] else {
-            return Err(Error::Config(format!("--sample: expected ANCHORS,ITEMS, found {} numbers", self.sample.len())));
+            return Err(Error::Config(format!(
+                "--sample: expected ANCHORS,ITEMS, found {} numbers",
+                self.sample.len()
+            )));
         };
         let settings = Settings {
             tau: self.tau,
@@ -169,7 +172,9 @@ impl Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     // 3 is kept for inequalities that are broken: embeddings that are not finite are bad input.
-    let code = |e: &Error| if matches!(e, Error::Input(_) | Error::NonFinite(_) | Error::Data { .. }) { 2 } else { e.exit_code() };
+    let code = |e: &Error| {
+        if matches!(e, Error::Input(_) | Error::NonFinite(_) | Error::Data { .. }) { 2 } else { e.exit_code() }
+    };
     weince::cli::run_to(code, || {
         let mut settings = args.settings()?;
         let folder = args.folder()?;

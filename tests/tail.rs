@@ -111,6 +111,16 @@ fn embeddings_and_their_similarities_give_the_same() {
     assert_eq!(again("1"), again("3"));
     assert!(refused(2, &["--similarities", "s.npy", "--anchors", "5"]).contains("--anchors"));
     assert!(refused(2, &[]).contains("--embeddings"));
+    for (flag, value) in [
+        ("--quantile", "1"),
+        ("--bootstrap", "19"),
+        ("--anchors", "0"),
+        ("--candidates", "0"),
+        ("--link-candidates", "1"),
+        ("--batch-negatives", "0"),
+    ] {
+        assert!(refused(2, &["--embeddings", "e.npy", flag, value]).contains(&format!("{flag}: expected")), "{flag}");
+    }
 }
 
 /// Two epochs of 6 steps on synthetic images, with a state at every fourth.
@@ -190,12 +200,14 @@ fn a_run_is_looked_at_in_all_its_states() {
     {
         assert!(out.join(name).is_file(), "{name}");
     }
+    let change = all["over_training"][0]["text"].as_str().unwrap();
+    assert!(change.starts_with("From step 4 to step 12, xi goes from "), "{change}");
     let csv = std::fs::read_to_string(out.join("training_xi.csv")).unwrap();
     assert_eq!(
         csv.lines().filter(|line| line.contains(",4,") || line.contains(",8,") || line.contains(",12,")).count(),
         3
     );
-    assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("(step-000000008/anchors_xi.png)"));
+    assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("(step-000000008/anchors_beta.png)"));
 
     // What cannot be asked.
     let encoder = run.join("checkpoints/encoder.safetensors");
@@ -205,6 +217,8 @@ fn a_run_is_looked_at_in_all_its_states() {
     assert!(refused(1, &joined(&common, &["--checkpoint", text(&encoder)])).contains("--space encoder"));
     assert!(refused(2, &joined(&common, &["--checkpoint", "none.pt"])).contains("no such file"));
     assert!(refused(2, &joined(&common, &["--data", "x.txt"])).contains("for runs on text"));
-    assert!(refused(1, &joined(&common, &["--quantile", "0.9999"])).contains("take a quantile below"));
+    assert!(
+        refused(1, &["--run", text(&run), "--draws", "0", "--quantile", "0.9999"]).contains("take a quantile below")
+    );
     assert!(refused(2, &["--run", text(folder.path())]).contains("no run folder"));
 }

@@ -64,7 +64,8 @@ impl Sampled {
     }
 
     fn with(bank: &Rows, order: Vec<u32>, sample: usize) -> Sampled {
-        let panels = Panels::right_of(order.len(), bank.dim(), |place, row| bank.write_unit(order[place] as usize, row));
+        let panels =
+            Panels::right_of(order.len(), bank.dim(), |place, row| bank.write_unit(order[place] as usize, row));
         Sampled { panels, order, sample }
     }
 }
@@ -138,7 +139,8 @@ impl Ranking<'_> {
         // Those of which the sample promised too much ask again without it.
         let failed: Vec<usize> = (0..candidates.len()).filter(|row| !candidates[*row].complete()).collect();
         if !failed.is_empty() {
-            let units: Vec<f32> = failed.iter().flat_map(|row| &units[row * rows.dim()..][..rows.dim()]).copied().collect();
+            let units: Vec<f32> =
+                failed.iter().flat_map(|row| &units[row * rows.dim()..][..rows.dim()]).copied().collect();
             let mut again = self.candidates(failed.len(), k);
             self.ask(bank, 0, &self::parts(&units, rows.dim()), &mut again);
             again.iter_mut().for_each(|c| c.finish(|place| bank.order[place as usize]));

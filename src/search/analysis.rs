@@ -341,9 +341,9 @@ fn retrieval(input: &Input, ranked: &[Ranked], ties: usize, settings: &Settings)
     let at_size = |size: usize, rank: usize| -> Result<f64> {
         harder.iter().map(|(h, share)| Ok(share * recall_at_size(&[*h], m, size, rank)?)).sum()
     };
-    let by_size = sizes(m).into_iter().map(|items| {
-        Ok(RecallBySize { items, recall_at_1: at_size(items, 1)?, recall_at_10: at_size(items, 10)? })
-    });
+    let by_size = sizes(m)
+        .into_iter()
+        .map(|items| Ok(RecallBySize { items, recall_at_1: at_size(items, 1)?, recall_at_10: at_size(items, 10)? }));
     Ok(Retrieval {
         recall: settings.ranks.iter().enumerate().map(recall_at).collect(),
         mrr: figure(settings.ranks.len()),
@@ -472,7 +472,8 @@ fn deterministic(
     }
     let (mrr, probability, floor) = (retrieval.mrr.value, cross_entropy.probability, cross_entropy.mrr_floor);
     if mrr < probability - slack || probability < floor - slack {
-        violations.push(format!("mean reciprocal rank {mrr} >= mean probability {probability} >= e^-loss {floor} is broken"));
+        violations
+            .push(format!("mean reciprocal rank {mrr} >= mean probability {probability} >= e^-loss {floor} is broken"));
     }
     for RecallAt { rank, floor, .. } in &retrieval.recall {
         if recall(ranked, *rank) < floor - slack {

@@ -8,9 +8,7 @@ use crate::error::{Error, Result};
 use crate::eval::matrix::Matrix;
 use crate::eval::rows::Rows;
 use crate::theory::bounds;
-use crate::theory::estimators::{
-    CurvePoint, Search, Slope, curve, held_out_bound, ranked, slope_test, variance,
-};
+use crate::theory::estimators::{CurvePoint, Search, Slope, curve, held_out_bound, ranked, slope_test, variance};
 use crate::theory::random::Random;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -126,7 +124,11 @@ impl Sample {
             let mut cosines = Vec::with_capacity(m);
             let mut j = 0;
             while j + TOGETHER <= m {
-                cosines.extend(anchors.similarities(i, &items, std::array::from_fn::<u32, TOGETHER, _>(|l| (j + l) as u32)));
+                cosines.extend(anchors.similarities(
+                    i,
+                    &items,
+                    std::array::from_fn::<u32, TOGETHER, _>(|l| (j + l) as u32),
+                ));
                 j += TOGETHER;
             }
             cosines.extend((j..m).map(|j| anchors.similarities(i, &items, [j as u32])[0]));
@@ -289,7 +291,8 @@ impl FiniteK {
         let estimates = of_sample.finish()?;
         let hubness = estimates.variances.hubness();
         let n = rows.len() as f64;
-        let column = |f: &dyn Fn(&CurvePoint) -> f64, place: usize| rows.iter().map(|r| f(&r[place])).collect::<Vec<f64>>();
+        let column =
+            |f: &dyn Fn(&CurvePoint) -> f64, place: usize| rows.iter().map(|r| f(&r[place])).collect::<Vec<f64>>();
         let figure = |values: Vec<f64>| (values.iter().sum::<f64>() / n, (variance(&values) / n + hubness).sqrt());
         let mut points: Vec<KPoint> = Vec::new();
         for (place, k) in ks.iter().enumerate() {
@@ -299,8 +302,7 @@ impl FiniteK {
             points.push(KPoint { k: *k, risk, risk_se, dcl, dcl_se, positive, dcl_step: None, positive_step: None });
         }
         let place = |k: usize| ks.iter().position(|other| *other == k);
-        let steps: Vec<(usize, usize)> =
-            powers.iter().filter_map(|k| Some((place(*k)?, place(2 * k)?))).collect();
+        let steps: Vec<(usize, usize)> = powers.iter().filter_map(|k| Some((place(*k)?, place(2 * k)?))).collect();
         for &(one, two) in &steps {
             points[one].dcl_step = Some(points[two].dcl - points[one].dcl);
             points[one].positive_step = Some(points[one].positive - points[two].positive);
@@ -442,11 +444,7 @@ pub struct Certificate {
 }
 
 /// The sample of training, of the same size, and the number of negatives that generalisation is measured at.
-pub(super) fn training(
-    sample: &Sample,
-    train: Option<&Input>,
-    settings: &Settings,
-) -> Result<(Option<Sample>, usize)> {
+pub(super) fn training(sample: &Sample, train: Option<&Input>, settings: &Settings) -> Result<(Option<Sample>, usize)> {
     let train = train.map(|train| Sample::sized(train, sample.size_drawn(), settings.seed)).transpose()?;
     let [_, m] = sample.size();
     let fewest = train.as_ref().map_or(m, |t| m.min(t.size()[1]));

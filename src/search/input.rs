@@ -133,8 +133,7 @@ impl Input {
             (None, Items::Among(corpus, numbers)) => chosen(corpus, numbers, n)?,
             (None, _) => return Err(Error::Input("a search needs the positives of its anchors".into())),
         };
-        let cosines: Vec<f64> =
-            (0..n).map(|i| anchor_rows.similarities(i, &positive_rows, [i as u32])[0]).collect();
+        let cosines: Vec<f64> = (0..n).map(|i| anchor_rows.similarities(i, &positive_rows, [i as u32])[0]).collect();
         let identity = || Some((0..n as u32).collect());
         let (corpus, negatives, own) = match items {
             Items::Corpus(corpus) => (corpus, Negatives::Corpus, None),

@@ -155,8 +155,10 @@ impl Pairs<'_> {
                 for (part, anchors) in parts.iter().zip(0..) {
                     let first = anchors * PART;
                     let own = self.own_in(first, part.rows(), &stripe);
-                    let mut probabilities: Vec<Probabilities> =
-                        sums[first..first + part.rows()].iter().map(|s| Probabilities::new(s.nearest, s.mass)).collect();
+                    let mut probabilities: Vec<Probabilities> = sums[first..first + part.rows()]
+                        .iter()
+                        .map(|s| Probabilities::new(s.nearest, s.mass))
+                        .collect();
                     gathered.fill(0.0);
                     let mut reader = Share {
                         rows: &mut probabilities,
@@ -276,7 +278,8 @@ mod tests {
         let corpus = Matrix::of("corpus", corpus, d).unwrap();
         let own: Vec<u32> = (0..n as u32).map(|i| i * 43).collect();
         for (tau, own) in [(0.05, None), (0.5, None), (0.05, Some(&own[..])), (0.01, None)] {
-            let pairs = Pairs { anchors: &anchors, positives: &near, own, corpus: &corpus, inverse_temperature: 1.0 / tau };
+            let pairs =
+                Pairs { anchors: &anchors, positives: &near, own, corpus: &corpus, inverse_temperature: 1.0 / tau };
             let sums = pairs.sums(&mut |_| ()).unwrap();
             let shares = pairs.shares(&sums, &mut |_| ()).unwrap();
             let mut items = vec![0.0; m];
@@ -304,12 +307,19 @@ mod tests {
                     items[*j as usize] += p;
                 }
                 if exact.largest < 0.9 {
-                    assert!((shares.others[i] - others).abs() < 10.0 * slack, "{tau} {i}: {} {others}", shares.others[i]);
+                    assert!(
+                        (shares.others[i] - others).abs() < 10.0 * slack,
+                        "{tau} {i}: {} {others}",
+                        shares.others[i]
+                    );
                 }
                 assert!(shares.others[i].is_finite());
             }
             for (got, expected) in shares.items.iter().zip(&items) {
-                assert!((got - expected).abs() < 2e-5 * expected.max(1e-3) + 1e-9 + 4e-7 / tau * expected, "{got} {expected}");
+                assert!(
+                    (got - expected).abs() < 2e-5 * expected.max(1e-3) + 1e-9 + 4e-7 / tau * expected,
+                    "{got} {expected}"
+                );
             }
             assert!((shares.items.iter().sum::<f64>() - n as f64).abs() < 1e-3);
         }
@@ -321,7 +331,8 @@ mod tests {
         let anchors = Rows::new(rows(n, d, 1), d);
         let near: Vec<f64> = vec![0.9; n];
         let corpus = Matrix::of("corpus", rows(m, d, 3), d).unwrap();
-        let pairs = Pairs { anchors: &anchors, positives: &near, own: None, corpus: &corpus, inverse_temperature: 12.0 };
+        let pairs =
+            Pairs { anchors: &anchors, positives: &near, own: None, corpus: &corpus, inverse_temperature: 12.0 };
         let threads = tch::get_num_threads();
         let mut found = [1, 3].map(|count| {
             tch::set_num_threads(count);

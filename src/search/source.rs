@@ -106,7 +106,8 @@ impl Files {
         labels: Option<&str>,
     ) -> Result<(Input, Value)> {
         let first = Matrix::open(anchors)?;
-        let of = |matrix: &Matrix| -> Result<Value> { Ok(json!({ "path": matrix.name(), "sha256": matrix.sha256()? })) };
+        let of =
+            |matrix: &Matrix| -> Result<Value> { Ok(json!({ "path": matrix.name(), "sha256": matrix.sha256()? })) };
         let mut data = json!({ "anchors": of(&first)?, "positives": positives });
         let corpus = corpus.map(Matrix::open).transpose()?;
         if let Some(corpus) = &corpus {
@@ -259,10 +260,14 @@ impl OfRun {
             return Err(Error::data(
                 path,
                 None,
-                format!("{} pairs have a score of {least} or more; a search needs at least 2, better hundreds", kept.len()),
+                format!(
+                    "{} pairs have a score of {least} or more; a search needs at least 2, better hundreds",
+                    kept.len()
+                ),
             ));
         }
-        let encoder = TextRunEncoder::open_run(&self.folder, self.checkpoint.as_deref(), None, self.space, self.device)?;
+        let encoder =
+            TextRunEncoder::open_run(&self.folder, self.checkpoint.as_deref(), None, self.space, self.device)?;
         let first = encoder.sentences(&kept.iter().map(|(a, _)| *a).collect::<Vec<_>>())?;
         let corpus = encoder.sentences(&items)?;
         let numbers = kept.iter().map(|(_, b)| *b).collect();

@@ -71,7 +71,10 @@ fn on_the_sphere_figures_are_those_of_the_closed_forms() {
     assert!((tau_cal * kappa - 1.0).abs() < 0.06, "{tau_cal}");
     let training = got.finite_k.training.unwrap();
     let bias = exact.risk(256.0) - model.r_inf();
-    assert!((training.bias.unwrap() - bias).abs() < 0.01 && (training.leading - bias).abs() < 0.005, "{training:?} {bias}");
+    assert!(
+        (training.bias.unwrap() - bias).abs() < 0.01 && (training.leading - bias).abs() < 0.005,
+        "{training:?} {bias}"
+    );
     let certificate = got.generalisation.certificate.unwrap();
     assert_eq!(certificate.tuples, 30_000 / 256);
     assert!(certificate.bound > exact.risk(256.0) && certificate.r_inf_bound > certificate.bound);
@@ -160,9 +163,8 @@ fn items_that_are_the_positives_leave_their_own_out() {
 
 #[test]
 fn odd_embeddings_are_measured_or_refused_with_a_reason() {
-    let error = |input: &Input, settings: &Settings| {
-        analyse(input, None, settings, &mut |_, _, _| ()).unwrap_err().to_string()
-    };
+    let error =
+        |input: &Input, settings: &Settings| analyse(input, None, settings, &mut |_, _, _| ()).unwrap_err().to_string();
     let tau = Settings { tau: Some(0.1), k: Some(256), ..Settings::default() };
     // A corpus smaller than k, of three items.
     let small = input(&sphere(20, 3, 5.0, 1), 3);

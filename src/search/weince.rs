@@ -84,7 +84,8 @@ pub(super) fn tail(sample: &Sample, logit: &TailLogit, tau: f64) -> Result<Tail>
             mass += w;
             squares += w * w;
         }
-        let loss = largest + (mass / logits.len() as f64).ln() - kernel.ln((1.0 - input.positives[i]).max(SHORTFALL_FLOOR));
+        let loss =
+            largest + (mass / logits.len() as f64).ln() - kernel.ln((1.0 - input.positives[i]).max(SHORTFALL_FLOOR));
         Ok((index, index.map(|h| kernel.criticality(h)), mass * mass / squares, loss))
     })?;
     let indices: Vec<f64> = found.iter().filter_map(|f| f.0).collect();

@@ -1,13 +1,14 @@
 //! A diagnosis from end to end: from what was found to sentences, JSON, a table and a folder.
 
 use super::pictures::{self, State};
-use super::source::Material;
+use super::source::{Material, NOT_WANTED};
 use super::words::Word;
 use super::{Analysis, Link, Settings, bare_fit, page, record, words};
 use crate::checkpoint::write_bytes;
 use crate::error::{Error, Result};
 use crate::eval::record::versions;
 use crate::evt::{Bootstrap, GpdFit};
+use crate::report::picture::Shown;
 use crate::report::picture::Shown;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -46,7 +47,9 @@ impl Diagnosis {
         let analysis = Analysis::of(&material.sample, &settings)?;
         let link = material.winners.and_then(|w| w.fit().map_err(|e| e.to_string()));
         let mut words = words::of(&analysis, link.as_ref().ok());
-        if let Err(why) = &link {
+        if let Err(why) = &link
+            && why != NOT_WANTED
+        {
             words.push(Word { caution: true, text: format!("No link was selected: {why}.") });
         }
         Ok(Diagnosis { title: material.title, data: material.data, step: material.step, analysis, link, words })
@@ -76,9 +79,17 @@ pub fn record_of(diagnoses: &[Diagnosis], protocol: Value) -> Map<String, Value>
         map.extend(last.figures());
     }
     if diagnoses.len() > 1 {
+        map.insert("over_training".into(), json!(over_training(diagnoses)));
         map.insert("states".into(), diagnoses.iter().map(|d| Value::Object(d.figures())).collect());
     }
     finish(map, protocol)
+}
+
+/// How far the last of several states is from the first; nothing where there is one.
+pub fn over_training(diagnoses: &[Diagnosis]) -> Vec<Word> {
+    let ends = diagnoses.first().zip(diagnoses.last()).filter(|_| diagnoses.len() > 1);
+    ends.and_then(|(a, b)| Some(words::over_training((a.step?, &a.analysis), (b.step?, &b.analysis))))
+        .unwrap_or_default()
 }
 
 fn head() -> Map<String, Value> {
@@ -99,6 +110,7 @@ fn finish(mut map: Map<String, Value>, protocol: Value) -> Map<String, Value> {
 pub fn write(folder: &Path, diagnoses: &[Diagnosis], record: &Map<String, Value>) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let several = diagnoses.len() > 1;
+    let change = over_training(diagnoses);
     let mut parts: Vec<page::Part> = Vec::new();
     for diagnosis in diagnoses {
         let name = match diagnosis.step {
@@ -129,7 +141,8 @@ pub fn write(folder: &Path, diagnoses: &[Diagnosis], record: &Map<String, Value>
         let shown = pictures::over_training(&states)?;
         written.extend(draw(folder, &shown)?);
         let title = "Over training".to_string();
-        parts.insert(0, page::Part { title, folder: String::new(), words: &[], table: Vec::new(), pictures: shown });
+        parts
+            .insert(0, page::Part { title, folder: String::new(), words: &change, table: Vec::new(), pictures: shown });
     }
     let title = diagnoses.last().map_or("", |d| d.title.as_str());
     written.extend(texts(folder, &page::to_markdown(title, &parts), record)?);

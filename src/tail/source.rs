@@ -188,7 +188,8 @@ pub fn of_embeddings(first: &str, second: Option<&str>, labels: Option<&str>, op
     })
 }
 
-const NOT_WANTED: &str = "none was asked for";
+/// Why there are no choices where none are wanted.
+pub const NOT_WANTED: &str = "none was asked for";
 
 /// Choices of the anchors, who are one another's candidates; what is too little for them is told in their place.
 fn choose(

@@ -136,6 +136,38 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Vec<Word> {
     text.done()
 }
 
+/// Of an earlier and a later state, with their steps: how far apart they are.
+pub fn over_training(first: (u64, &Analysis), last: (u64, &Analysis)) -> Vec<Word> {
+    let ((before, a), (after, b)) = (first, last);
+    let mut text = Text::default();
+    let xi = |x: &Analysis| {
+        let interval = x.xi_interval().map_or(String::new(), |i| format!(" ({})", range(i, 3)));
+        format!("{:.3}{interval}", x.peaks.fit.gpd.xi)
+    };
+    let verdict = match (a.xi_interval(), b.xi_interval()) {
+        (Some(i), Some(j)) if i[1] < j[0] => ": it rose, and the tail ends less abruptly",
+        (Some(i), Some(j)) if j[1] < i[0] => ": it fell, and the tail ends more abruptly",
+        (Some(_), Some(_)) => ", and the intervals overlap",
+        _ => "",
+    };
+    text.find(format!("From step {before} to step {after}, xi goes from {} to {}{verdict}.", xi(a), xi(b)));
+    let end = |x: &Analysis| x.peaks.endpoint().map_or("none".to_string(), |e| format!("{e:.4}"));
+    text.find(format!(
+        "The fitted endpoint goes from {} to {}, the tail index from {:.2} to {:.2}.",
+        end(a),
+        end(b),
+        a.tail_index(),
+        b.tail_index()
+    ));
+    let mean = |x: &Analysis| x.anchors.column(|t| t.lambda).iter().sum::<f64>() / x.anchors.tails.len() as f64;
+    let near = |x: &Analysis| quantile(x.anchors.column(|t| t.rho), 0.5);
+    text.find(format!(
+        "The median distance of the hardest negative goes from {:.4} to {:.4}, and lambda, in the mean over anchors, from {:.3} to {:.3}.",
+        near(a), near(b), mean(a), mean(b)
+    ));
+    text.done()
+}
+
 /// A note as a sentence of its own.
 fn sentence(note: &str) -> String {
     let mut letters = note.chars();
