@@ -11,6 +11,7 @@ use weince::eval::Space;
 use weince::eval::record::versions;
 use weince::progress::progress_bar;
 use weince::run::RunFolder;
+use weince::search::analysis::DEFAULT_TAU;
 use weince::search::source::{Files, Material, OfRun};
 use weince::search::weince::TailLogit;
 use weince::search::{Settings, analyse, pictures, to_markdown, to_text};
@@ -68,7 +69,7 @@ struct Args {
     /// Their corpus
     #[arg(long, value_name = "FILE", requires = "train_anchors")]
     train_corpus: Option<String>,
-    /// Temperature of the search softmax [default: the run's; of files the calibrated one]
+    /// Temperature of the search softmax [default: the run's; of files 0.05]
     #[arg(long)]
     tau: Option<f64>,
     /// The number of negatives in training [default: the run's]
@@ -144,7 +145,7 @@ impl Args {
             )));
         };
         let settings = Settings {
-            tau: self.tau,
+            tau: self.tau.unwrap_or(DEFAULT_TAU),
             k: self.k,
             ranks: self.r.clone(),
             eps: self.eps.clone(),
@@ -179,7 +180,7 @@ fn main() -> ExitCode {
         let mut settings = args.settings()?;
         let folder = args.folder()?;
         let material = args.material()?;
-        settings.tau = settings.tau.or(material.tau);
+        settings.tau = args.tau.or(material.tau).unwrap_or(DEFAULT_TAU);
         settings.k = settings.k.or(material.k);
         settings.weince = settings.weince.or(material.weince);
         let (mut unit, mut bar) = ("", progress_bar(""));

@@ -68,6 +68,7 @@ def reference(cosines: np.ndarray, positives: np.ndarray, tau: float) -> dict:
         "c1": np.exp(own - lse + np.log(m)).mean() - v.mean() / 2,
         "rank": rank,
         "loss": loss.mean(),
+        "dominated": (p.max(axis=1) > 0.5).mean(),
         "probability": np.exp(-loss).mean(),
         "n2": np.median(1 / (p**2).sum(axis=1)),
         "divergence": (p * x).sum(axis=1).mean() - (lse - np.log(m)).mean(),
@@ -116,8 +117,9 @@ def test_figures_are_those_of_numpy(tmp_path, tau, d):
     for q in found["temperature"]["points"][::4]:
         other = reference(cosines, own, q["tau"])
         assert abs(q["divergence"] - other["divergence"]) < 1e-5 + 4e-6 / q["tau"]
-        if other["n2"] > 20:
-            assert abs(q["r_inf"]["value"] - other["jackknife"]) < 1e-5 + 4e-6 / q["tau"]
+        # Where single items have most of the softmax, the jackknife is given up for the delta method.
+        estimate = other["jackknife" if other["dominated"] <= 0.01 else "delta"]
+        assert abs(q["r_inf"]["value"] - estimate) < 1e-5 + 4e-6 / q["tau"]
     calibrated = found["temperature"]["calibrated"]
     slope = lambda t: (np.exp(cosines / t - logsumexp(cosines / t, axis=1)[:, None]) * cosines).sum(axis=1).mean() - own.mean()
     if calibrated is None:

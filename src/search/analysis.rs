@@ -19,14 +19,17 @@ use std::collections::BTreeMap;
 /// The standard normal law's 0.975 quantile.
 pub(super) const Z_95: f64 = 1.959_963_984_540_054;
 
+/// The temperature unless another is given: that of SimCSE, and of sentence-transformers' losses.
+pub const DEFAULT_TAU: f64 = 0.05;
+
 /// Resamples of the anchors, where there are not too many anchors for as many.
 const RESAMPLES: usize = 1000;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The temperature; none for the calibrated one.
-    pub tau: Option<f64>,
+    /// The temperature.
+    pub tau: f64,
     /// The number of negatives in training, where it is known.
     pub k: Option<usize>,
     /// Ranks at which recall is measured.
@@ -44,7 +47,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            tau: None,
+            tau: DEFAULT_TAU,
             k: None,
             ranks: vec![1, 5, 10, 100],
             eps: vec![0.1, 0.01],
@@ -62,8 +65,11 @@ impl Settings {
     /// [`Error::Config`].
     pub fn validate(&self) -> Result<()> {
         let refuse = |message: String| Err(Error::Config(message));
-        if let Some(tau) = self.tau.filter(|tau| !(*tau >= 1e-3 && *tau <= 1e3)) {
-            return refuse(format!("the temperature is {tau}; expected a number from 0.001 to 1000, such as 0.1"));
+        if !(1e-3..=1e3).contains(&self.tau) {
+            return refuse(format!(
+                "the temperature is {}; expected a number from 0.001 to 1000, such as 0.1",
+                self.tau
+            ));
         }
         if self.ranks.is_empty() || self.ranks.contains(&0) {
             return refuse(format!("ranks are {:?}; expected numbers from 1, such as 1,5,10", self.ranks));
@@ -181,8 +187,6 @@ pub struct Analysis {
     pub checks: Checks,
     /// The temperature that all but the temperature curve is measured at.
     pub tau: f64,
-    /// Whether it was given; otherwise it is the calibrated one.
-    pub tau_given: bool,
     /// Ranks.
     pub retrieval: Retrieval,
     /// Cross-entropy.
@@ -213,12 +217,7 @@ pub fn analyse(
     settings.validate()?;
     let sample = Sample::draw(input, settings)?;
     let tau_cal = temperature::calibrated(&sample)?;
-    let tau = settings.tau.or(tau_cal).ok_or_else(|| {
-        Error::Config(
-            "no temperature was given, and none is calibrated: positives are nearer than the nearest items, or not nearer than others; give one with --tau"
-                .into(),
-        )
-    })?;
+    let tau = settings.tau;
     let (search, ranked, ties) = passes(input, tau, progress)?;
     let estimates = search.finish()?;
     let mut violations = Vec::new();
@@ -237,7 +236,6 @@ pub fn analyse(
     Ok(Analysis {
         checks: input.checks.clone(),
         tau,
-        tau_given: settings.tau.is_some(),
         retrieval,
         cross_entropy,
         finite_k,

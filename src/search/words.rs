@@ -141,10 +141,8 @@ pub(super) fn rows(analysis: &Analysis) -> Vec<(String, Vec<String>)> {
     let mut alone = |name: &str, value: String| rows.push((name.to_string(), vec![value, String::new()]));
     alone("anchors", analysis.checks.anchors.to_string());
     alone("items", analysis.checks.items.to_string());
-    alone("temperature", format!("{}{}", plain(analysis.tau), if analysis.tau_given { "" } else { " (calibrated)" }));
-    if analysis.tau_given {
-        alone("calibrated temperature", analysis.temperature.calibrated.map_or("none".into(), plain));
-    }
+    alone("temperature", plain(analysis.tau));
+    alone("calibrated temperature", analysis.temperature.calibrated.map_or("none".into(), plain));
     for r in &analysis.retrieval.recall {
         let cells = [r.figure.value, r.figure.interval[0], r.figure.interval[1]].map(|v| decimals(100.0 * v, 1.0));
         let [value, low, high] = cells;

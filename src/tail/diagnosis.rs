@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::eval::record::versions;
 use crate::evt::{Bootstrap, GpdFit};
 use crate::report::picture::Shown;
-use crate::report::picture::Shown;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 

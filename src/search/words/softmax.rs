@@ -136,8 +136,6 @@ pub(in crate::search) enum Fit {
     TooNear,
     /// None fits: positives are not nearer than others.
     NotNear,
-    /// It is the fitting one itself, because none was given.
-    Calibrated(f64),
     /// It is about the fitting one.
     Same(f64),
     /// It is lower.
@@ -154,7 +152,6 @@ pub(in crate::search) fn fit(analysis: &Analysis) -> Fit {
         return if falls { Fit::TooNear } else { Fit::NotNear };
     };
     match analysis.tau / calibrated {
-        _ if !analysis.tau_given => Fit::Calibrated(calibrated),
         ratio if ratio > SAME_TEMPERATURE => Fit::TooWarm(calibrated),
         ratio if ratio < 1.0 / SAME_TEMPERATURE => Fit::TooCold(calibrated),
         _ => Fit::Same(calibrated),
@@ -168,9 +165,6 @@ pub(super) fn temperature(analysis: &Analysis) -> Section {
     let cost = temperature.at_calibrated.map_or(0.0, |at| (analysis.finite_k.r_inf - at.r_inf.value).max(0.0));
     let cost = significant(cost);
     let brief = match fit(analysis) {
-        Fit::Calibrated(at) => {
-            format!("The temperature that fits these embeddings is {}; all is measured at it, because none was given.", plain(at))
-        }
         Fit::Same(at) => format!("The temperature {tau} fits: {} would be best, which is within a factor of {SAME_TEMPERATURE}.", plain(at)),
         Fit::TooCold(at) => format!(
             "The temperature {tau} is too low for these embeddings, {} fits: the softmax is surer than it is right, which costs {cost} \
