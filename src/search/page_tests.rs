@@ -292,10 +292,18 @@ fn ties_duplicates_and_chance_are_told() {
     let retrieval = brief(&analysis, "Retrieval");
     has(&retrieval, "Of 2000 items the right one comes first for");
     assert!(!retrieval.contains("guessing"), "{retrieval}");
-    analysis.retrieval.recall[0].figure = Figure { value: 0.003, interval: [0.0, 0.01] };
-    has(&brief(&analysis, "Retrieval"), "The interval has guessing in it (0.05 %)");
-    analysis.retrieval.recall[0].figure = Figure { value: 0.0, interval: [0.0, 0.0] };
-    has(&brief(&analysis, "Retrieval"), "no better than guessing");
+    let all = |analysis: &mut Analysis, figure: Figure| {
+        analysis.retrieval.recall.iter_mut().for_each(|r| r.figure = figure);
+        brief(analysis, "Retrieval")
+    };
+    has(
+        &all(&mut analysis, Figure { value: 0.003, interval: [0.0, 0.01] }),
+        "Intervals at all ranks have guessing in them",
+    );
+    has(&all(&mut analysis, Figure { value: 0.0, interval: [0.0, 0.0] }), "no better than guessing");
+    // 10 of 2001 by chance: above that at one rank is enough.
+    analysis.retrieval.recall[2].figure = Figure { value: 0.01, interval: [0.006, 0.02] };
+    assert!(!brief(&analysis, "Retrieval").contains("guessing"));
 }
 
 fn columns(shown: &Shown, name: &str) -> Vec<f64> {
@@ -345,6 +353,11 @@ fn pictures_have_all_numbers_of_what_they_show() {
     let dots = |shown: &Shown| shown.picture.svg.matches("<circle").count();
     assert!(dots(&shown[0]) >= 2 * k.len(), "{}", dots(&shown[0]));
     assert!(dots(&shown[4]) >= 16, "{}", dots(&shown[4]));
+    let mut low = analysis.clone();
+    low.finite_k.points[0].dcl = -100.0;
+    let shown_low = pictures(&low).unwrap();
+    assert_eq!(dots(&shown_low[0]), dots(&shown[0]) - 1);
+    assert_eq!(columns(&shown_low[0], "dcl")[0], -100.0);
     for label in ["R_inf, 95 %", "training"] {
         has(&shown[0].picture.svg, label);
     }

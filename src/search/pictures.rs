@@ -4,7 +4,7 @@
 use super::Analysis;
 use super::finite_k::{KPoint, SlopeFit};
 use super::temperature::Temperature;
-use super::words::plain;
+use super::words::{NEAR_LIMIT, plain};
 use crate::Result;
 use crate::report::figure::{Axis, LineChart, Mark, Point, Rule, Series};
 use crate::report::picture::{Cell, Numbers, Picture, Shown, shown};
@@ -17,6 +17,9 @@ const REFERENCE: usize = 6;
 
 /// A recommended number of negatives so many times as large as the largest measured is not drawn.
 const FAR: f64 = 30.0;
+
+/// Where R~_k is so many times as far below the limit as R_k gets above it, it is not drawn.
+const LOWEST: f64 = 1.5;
 
 /// The line of slope -1 reaches from the last step to a k so many times smaller.
 const REACH: f64 = 32.0;
@@ -60,7 +63,10 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
         points.iter().map(at).collect()
     };
     let risk = of(|p| [p.risk, p.risk_se]);
-    let dcl = of(|p| [p.dcl, p.dcl_se]);
+    // At few negatives R~_k can be so low that nothing else would be seen.
+    let highest = risk.iter().map(|p| p.y).fold(f64::NEG_INFINITY, f64::max);
+    let mut dcl = of(|p| [p.dcl, p.dcl_se]);
+    dcl.retain(|p| finite.r_inf - p.y <= LOWEST * (highest - finite.r_inf).max(NEAR_LIMIT));
     let bare = |points: &[Point]| points.iter().map(|p| Point::new(p.x, p.y)).collect();
     let largest = points.last().map_or(1.0, |p| p.k as f64);
     let ends = [1.0, largest].map(|x| Point { x, y: limit.value, band: Some(limit.interval) });
@@ -107,8 +113,8 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
     Ok(shown(
         picture("k_curve", &chart, numbers)?,
         "The loss of this encoder had it been computed with k negatives. Where the blue line has met the green band, more negatives no \
-         longer change the loss; left of there a larger batch does. The orange line leaves the positive out of the denominator and \
-         comes from below.",
+         longer change the loss; left of there a larger batch does. The orange line leaves the positive out of the \
+         denominator and comes from below; where it is too low to be drawn, the table has it.",
     ))
 }
 

@@ -13,7 +13,7 @@ use super::analysis::{Figure, Z_95};
 use super::finite_k::Training;
 
 /// A risk so near to its limit, in nats, counts as there: a tenth of a softmax probability.
-const NEAR_LIMIT: f64 = 0.1;
+pub(super) const NEAR_LIMIT: f64 = 0.1;
 /// From this factor on, a temperature differs from the calibrated one.
 const SAME_TEMPERATURE: f64 = 1.25;
 /// Shares of the items in the variance of R_inf: from the first on they are most of it, up to the second hardly any.
