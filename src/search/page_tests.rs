@@ -322,7 +322,7 @@ fn pictures_have_all_numbers_of_what_they_show() {
     assert_eq!(names, ["k_curve", "k_steps", "tau_curve", "divergence", "recall_vs_m"]);
     let finite = &analysis.finite_k;
     // Every number of a row of the record is a column.
-    let record = serde_json::to_value(&finite.points[0]).unwrap();
+    let record = serde_json::to_value(finite.points[0]).unwrap();
     for name in record.as_object().unwrap().keys() {
         assert_eq!(columns(&shown[0], name).len(), finite.points.len(), "{name}");
     }
@@ -464,20 +464,4 @@ fn numbers_are_written_with_their_digits() {
     assert_eq!(written, ["0", "1.00", "-2.21", "0.0213", "12.3", "123457", "2.0e-5", "1.0e9"]);
     assert_eq!([0.1, 0.05, 2.0, 100.0, 0.0722].map(plain), ["0.1", "0.05", "2", "100", "0.0722"]);
     assert_eq!([0.0, 1.0, 0.123, 0.0005, 0.00001].map(percent), ["0.0 %", "100.0 %", "12.3 %", "0.05 %", "0.001 %"]);
-}
-
-#[test]
-fn zz_demo() {
-    let settings = Settings { k: Some(4096), seed: 1, ..Settings::default() };
-    let held = input(1500, 20000, 3, 0.3);
-    let train = input(700, 9000, 3, 0.25);
-    let analysis = analyse(&held, Some(&train), &settings, &mut |_, _, _| ()).unwrap();
-    let out = std::path::Path::new("/tmp/w1_demo2");
-    std::fs::create_dir_all(out).unwrap();
-    let shown = pictures(&analysis).unwrap();
-    for s in &shown {
-        s.picture.write(out).unwrap();
-    }
-    std::fs::write(out.join("page.md"), to_markdown("Search with `large`", &analysis, &shown)).unwrap();
-    std::fs::write(out.join("text.txt"), to_text(&analysis)).unwrap();
 }

@@ -43,8 +43,11 @@ fn picture(name: &str, chart: &LineChart, numbers: Numbers) -> Result<Picture> {
     Ok(Picture { numbers, ..Picture::of_lines(name, chart)? })
 }
 
+/// A column's name, and its cell of a row.
+type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> Cell);
+
 /// A table with the columns' names and how each is read from a row.
-fn table<T>(columns: &[(&str, &dyn Fn(&T) -> Cell)], rows: &[T]) -> Numbers {
+fn table<T>(columns: &[Column<T>], rows: &[T]) -> Numbers {
     let names: Vec<&str> = columns.iter().map(|c| c.0).collect();
     let row = |row| columns.iter().map(|(_, cell)| cell(row)).collect();
     Numbers { rows: rows.iter().map(row).collect(), ..Numbers::new(&names) }
@@ -120,7 +123,8 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
 
 fn k_steps(analysis: &Analysis) -> Result<Option<Shown>> {
     let finite = &analysis.finite_k;
-    let kinds: [(&str, usize, fn(&KPoint) -> Option<f64>, &Option<SlopeFit>); 2] = [
+    type Step = fn(&KPoint) -> Option<f64>;
+    let kinds: [(&str, usize, Step, &Option<SlopeFit>); 2] = [
         ("R~_2k - R~_k", DCL, |p| p.dcl_step, &finite.slope_dcl),
         ("P_k - P_2k, P_k = R_k - R~_k", RISK, |p| p.positive_step, &finite.slope_positive),
     ];
