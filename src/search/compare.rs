@@ -6,8 +6,8 @@ use super::words::{both, percent, plain, significant};
 use crate::report::table::Table;
 use std::fmt::Write;
 
-/// A Markdown table of the common functionals, each encoder's R_inf by temperature, and what the tables can and cannot tell. Names and
-/// analyses, of the same anchors and corpus.
+/// A Markdown table of the common functionals, each encoder's R_inf by temperature, and what the tables can and cannot
+/// tell. Names and analyses, of the same anchors and corpus.
 pub fn compare(analyses: &[(String, Analysis)]) -> String {
     let columns = ["calibrated temperature", "R_inf there (nats)", "MRR", "recall@1", "recall@10", "ECE (nats)"];
     let rows = analyses.iter().map(|(name, analysis)| (name.clone(), row(analysis)));
@@ -72,14 +72,14 @@ fn notes(analyses: &[(String, Analysis)]) -> Vec<String> {
     let law = analyses.windows(2).any(|w| w[0].1.checks.negatives != w[1].1.checks.negatives);
     if law || differs(&|a| a.checks.items) || differs(&|a| a.checks.anchors) {
         notes.push(
-            "**These encoders were not measured on the same anchors and items: their numbers cannot be compared.** Recall falls with the \
-             number of items, and R_inf depends on which they are."
+            "**These encoders were not measured on the same anchors and items: their numbers cannot be compared.** Recall \
+             falls with the number of items, and R_inf depends on which they are."
                 .into(),
         );
     }
     notes.push(
-        "In brackets 95 %. Intervals that do not overlap are a difference; intervals that do can still hide one, because all encoders are \
-         measured on the same anchors."
+        "In brackets 95 %. Intervals that do not overlap are a difference; intervals that do can still hide one, because \
+         all encoders are measured on the same anchors."
             .into(),
     );
     if analyses.iter().any(|(_, a)| a.cross_entropy.labelled.is_some()) {
@@ -89,8 +89,8 @@ fn notes(analyses: &[(String, Analysis)]) -> Vec<String> {
     }
     if analyses.iter().any(|(_, a)| a.weince.is_some()) {
         notes.push(
-            "Encoders trained with WEINCE and with InfoNCE are compared by these figures alone: their own losses have different logits, and \
-             the values say nothing about each other."
+            "Encoders trained with WEINCE and with InfoNCE are compared by these figures alone: their own losses have \
+             different logits, and the values say nothing about each other."
                 .into(),
         );
     }

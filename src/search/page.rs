@@ -7,21 +7,22 @@ use crate::report::table::Table;
 use std::fmt::Write;
 
 /// What a reader has to know who has not read the theory.
-const READ: &str = "An *anchor* is what one searches with, its *positive* the right *item*, and the *corpus* all items; the encoder \
-    makes a unit vector of each, and nearer means a larger cosine. The *softmax* turns an anchor's cosines, divided by the *temperature*, \
-    into probabilities of the items. Losses are in *nats*: 0.1 less makes a probability a tenth larger. *Negatives*, k of them, are the \
-    items that an anchor is compared with in a training step. Intervals are of 95 %; where one does not decide, the sentence says so.";
+const READ: &str = "An *anchor* is what one searches with, its *positive* the right *item*, and the *corpus* all items; \
+    the encoder makes a unit vector of each, and nearer means a larger cosine. The *softmax* turns an anchor's cosines, \
+    divided by the *temperature*, into probabilities of the items. Losses are in *nats*: 0.1 less makes a probability a \
+    tenth larger. *Negatives*, k of them, are the items that an anchor is compared with in a training step. Intervals are \
+    of 95 %; where one does not decide, the sentence says so.";
 
-/// The page: what matters in some sentences, then each figure and picture with what it means. Pictures are linked by their names,
-/// beside the page.
+/// The page: what matters in some sentences, then each figure and picture with what it means. Pictures are linked by their
+/// names, beside the page.
 pub fn to_markdown(title: &str, analysis: &Analysis, pictures: &[Shown]) -> String {
     let sections = words::sections(analysis);
     let mut out = format!("# {title}\n");
     if !analysis.violations.is_empty() {
         let _ = write!(
             out,
-            "\n## Broken inequalities\n\nThese hold for every set of unit vectors. That they do not is an error of the program or of the \
-             hardware: do not use the figures below, and report it.\n\n"
+            "\n## Broken inequalities\n\nThese hold for every set of unit vectors. That they do not is an error of the \
+             program or of the hardware: do not use the figures below, and report it.\n\n"
         );
         analysis.violations.iter().for_each(|v| out.push_str(&format!("- {v}\n")));
     }

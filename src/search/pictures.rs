@@ -1,5 +1,5 @@
-//! The figures of a search, each with all of its numbers: risks by the number of negatives and how they fall, the temperature, and recall
-//! by the size of the corpus.
+//! The figures of a search, each with all of its numbers: risks by the number of negatives and how they fall, the
+//! temperature, and recall by the size of the corpus.
 
 use super::Analysis;
 use super::finite_k::{KPoint, SlopeFit};
@@ -115,9 +115,9 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
     );
     Ok(shown(
         picture("k_curve", &chart, numbers)?,
-        "The loss of this encoder had it been computed with k negatives. Where the blue line has met the green band, more negatives no \
-         longer change the loss; left of there a larger batch does. The orange line leaves the positive out of the \
-         denominator and comes from below; where it is too low to be drawn, the table has it.",
+        "The loss of this encoder had it been computed with k negatives. Where the blue line has met the green band, more \
+         negatives no longer change the loss; left of there a larger batch does. The orange line leaves the positive out \
+         of the denominator and comes from below; where it is too low to be drawn, the table has it.",
     ))
 }
 
@@ -175,9 +175,9 @@ fn k_steps(analysis: &Analysis) -> Result<Option<Shown>> {
     );
     Ok(Some(shown(
         picture("k_steps", &chart, numbers)?,
-        "How much each part of the loss moves when the negatives are doubled. Dots that run along the dashed lines halve with every \
-         doubling, as theory says of many negatives; lines are fitted over the k that they cover, and dots off them are either of too \
-         few negatives or noise.",
+        "How much each part of the loss moves when the negatives are doubled. Dots that run along the dashed lines halve \
+         with every doubling, as theory says of many negatives; lines are fitted over the k that they cover, and dots off \
+         them are either of too few negatives or noise.",
     )))
 }
 
@@ -227,9 +227,9 @@ fn tau_curve(analysis: &Analysis) -> Result<Shown> {
     );
     Ok(shown(
         picture("tau_curve", &chart, numbers)?,
-        "Lower is better: the lowest point is the temperature at which the softmax over similarities describes best where positives \
-         are. Left of it the softmax is surer than it is right, right of it less sure than it could be. The order of the items is the \
-         same everywhere.",
+        "Lower is better: the lowest point is the temperature at which the softmax over similarities describes best where \
+         positives are. Left of it the softmax is surer than it is right, right of it less sure than it could be. The \
+         order of the items is the same everywhere.",
     ))
 }
 
@@ -264,9 +264,9 @@ fn divergence(analysis: &Analysis) -> Result<Shown> {
     );
     Ok(shown(
         picture("divergence", &chart, numbers)?,
-        "How far the softmax over the items is from treating them all alike, and the most that the temperature lets any encoder reach. \
-         Where the mean runs close below its ceiling the temperature is what limits the search; far below it, the encoder is. The \
-         ceiling 1/tau of the mean takes anchors and items to be alike.",
+        "How far the softmax over the items is from treating them all alike, and the most that the temperature lets any \
+         encoder reach. Where the mean runs close below its ceiling the temperature is what limits the search; far below \
+         it, the encoder is. The ceiling 1/tau of the mean takes anchors and items to be alike.",
     ))
 }
 
@@ -298,7 +298,7 @@ fn recall_vs_m(analysis: &Analysis) -> Result<Shown> {
     );
     Ok(shown(
         picture("recall_vs_m", &chart, numbers)?,
-        "Recall in random parts of this corpus: exact, not simulated. Compare encoders at the same number of items only, and read off \
-         what a larger corpus is likely to cost by how steeply the lines end.",
+        "Recall in random parts of this corpus: exact, not simulated. Compare encoders at the same number of items only, \
+         and read off what a larger corpus is likely to cost by how steeply the lines end.",
     ))
 }

@@ -1,7 +1,8 @@
-//! What was measured on a search, in sentences: each figure with what it means and what to do about it, and what is most important first.
+//! What was measured on a search, in sentences: each figure with what it means and what to do about it, and what is most
+//! important first.
 //!
-//! Every verdict is a comparison of an interval with a threshold that is named here and in the sentence; where the interval has both
-//! sides, the sentence says so.
+//! A verdict compares an interval, or where none is measured the figure, with a threshold that is named here; where the
+//! interval has both sides, the sentence says so.
 
 pub(super) mod negatives;
 mod retrieval;
@@ -19,7 +20,8 @@ const SAME_TEMPERATURE: f64 = 1.25;
 /// Shares of the items in the variance of R_inf: from the first on they are most of it, up to the second hardly any.
 const ITEMS_RULE: f64 = 0.5;
 const ITEMS_ADD_LITTLE: f64 = 0.1;
-/// From this share of anchors on of which one item has most of the softmax, the jackknife is not used, and R_inf is uncertain.
+/// From this share of anchors on of which one item has most of the softmax, the jackknife is not used, and R_inf is
+/// uncertain.
 const MANY_DOMINATED: f64 = 0.01;
 /// From this share of its ceiling on, the temperature is what limits the search.
 const NEAR_CEILING: f64 = 0.8;

@@ -73,8 +73,8 @@ fn k_brief(analysis: &Analysis) -> String {
             None => "No number of negatives can be recommended from these embeddings.".into(),
         },
         Enough::LimitUnsure => format!(
-            "Whether k={k} negatives are enough is not known: for {} of the anchors one item has most of the softmax, and the limit is \
-             uncertain. Measure at a higher temperature or with more items.",
+            "Whether k={k} negatives are enough is not known: for {} of the anchors one item has most of the softmax, and \
+             the limit is uncertain. Measure at a higher temperature or with more items.",
             percent(analysis.cross_entropy.dominated)
         ),
         Enough::TooFewItems => format!(
@@ -82,8 +82,8 @@ fn k_brief(analysis: &Analysis) -> String {
             analysis.finite_k.sample[1]
         ),
         Enough::Cancels { positive, missing } => format!(
-            "At k={k} the loss is near its limit only because two errors cancel: the positive in the denominator adds {} nats, and too \
-             few negatives take {} away. More negatives may still change what is learnt{then}.",
+            "At k={k} the loss is near its limit only because two errors cancel: the positive in the denominator adds {} \
+             nats, and too few negatives take {} away. More negatives may still change what is learnt{then}.",
             significant(positive),
             significant(missing)
         ),
@@ -96,8 +96,8 @@ fn k_brief(analysis: &Analysis) -> String {
             with_unit(bias, " nats")
         ),
         Enough::Undecided(bias) => format!(
-            "Whether k={k} negatives are enough cannot be decided: the loss is {} from its limit, and {NEAR_LIMIT} nats is in the \
-             interval. More anchors would tell{then}.",
+            "Whether k={k} negatives are enough cannot be decided: the loss is {} from its limit, and {NEAR_LIMIT} nats \
+             is in the interval. More anchors would tell{then}.",
             with_unit(bias, " nats")
         ),
     }
@@ -115,9 +115,9 @@ pub(super) fn negatives(analysis: &Analysis) -> Section {
             format!("R_k - R_inf at k = {}", training.k),
             bias,
             format!(
-                "How far the loss with as many negatives is from its limit; up to {NEAR_LIMIT} nats, a tenth of a probability, more \
-                 negatives are not worth their memory. It is about this encoder's loss: that a larger batch also has steps with less \
-                 noise is not measured."
+                "How far the loss with as many negatives is from its limit; up to {NEAR_LIMIT} nats, a tenth of a \
+                 probability, more negatives are not worth their memory. It is about this encoder's loss: that a larger \
+                 batch also has steps with less noise is not measured."
             ),
         ));
         facts.push(in_regime(training, finite.k_asymptotic));
@@ -137,8 +137,9 @@ pub(super) fn negatives(analysis: &Analysis) -> Section {
         facts.push(fact(
             "Recommended negatives",
             ks.join(", "),
-            "So many bring the loss as near to its limit. Cautious, because two errors of opposite sign are bounded one by one, but no \
-             guarantee: the weights in it are estimates. Fewer can do where the measured loss is already near its limit.",
+            "So many bring the loss as near to its limit. Cautious, because two errors of opposite sign are bounded one \
+             by one, but no guarantee: the weights in it are estimates. Fewer can do where the measured loss is already \
+             near its limit.",
         ));
     }
     let (positive, missing) = (finite.c1 - finite.c1_dcl, -finite.c1_dcl);
@@ -146,7 +147,8 @@ pub(super) fn negatives(analysis: &Analysis) -> Section {
         "c1, the error's leading term",
         format!("{} nats / k", significant(finite.c1)),
         format!(
-            "With many negatives the loss is off by c1/k: {} from the positive in the denominator, less {} from too few negatives.{}",
+            "With many negatives the loss is off by c1/k: {} from the positive in the denominator, less {} from too few \
+             negatives.{}",
             significant(positive),
             significant(missing),
             if finite.c1.abs() < 0.2 * positive {
@@ -177,7 +179,8 @@ pub(super) fn negatives(analysis: &Analysis) -> Section {
             )
         } else {
             format!(
-                "They differ from {} by up to {} nats, more than {AGREE}: take the limit as no better known than that; more items help.",
+                "They differ from {} by up to {} nats, more than {AGREE}: take the limit as no better known than that; \
+                 more items help.",
                 significant(finite.r_inf),
                 significant(apart)
             )
@@ -203,8 +206,8 @@ fn in_regime(training: &Training, from: Option<f64>) -> Fact {
             significant(leading)
         ),
         Some(false) => format!(
-            "k={k} is not in the 1/k regime, or not surely: twice as many negatives need not halve what is left, and c1/k = {} nats can \
-             be off; go by the curve.",
+            "k={k} is not in the 1/k regime, or not surely: twice as many negatives need not halve what is left, and c1/k \
+             = {} nats can be off; go by the curve.",
             significant(leading)
         ),
         None => "All items weigh the same at this temperature, so there is nothing to fall.".into(),
@@ -218,8 +221,8 @@ fn slope(name: &str, fit: Option<&SlopeFit>, from: f64, of: &str) -> Fact {
             name,
             "not measured",
             format!(
-                "Fewer than two doublings of k, from k = {} on, are there that stand out of the noise (five standard errors): a larger \
-                 corpus, or more anchors, would tell how {of} falls.",
+                "Fewer than two doublings of k, from k = {} on, are there that stand out of the noise (five standard \
+                 errors): a larger corpus, or more anchors, would tell how {of} falls.",
                 whole(from)
             ),
         );
@@ -229,14 +232,15 @@ fn slope(name: &str, fit: Option<&SlopeFit>, from: f64, of: &str) -> Fact {
     let text = match (fit.is_one, fit.excludes_half) {
         (true, true) => format!("-1 as theory has it, within {NEAR_ONE}: {of} halves with every doubling of k."),
         (true, false) => format!(
-            "Within {NEAR_ONE} of -1, but so uncertain that -1/2 is not ruled out: more anchors are needed to tell how {of} falls."
+            "Within {NEAR_ONE} of -1, but so uncertain that -1/2 is not ruled out: more anchors are needed to tell how \
+             {of} falls."
         ),
         (false, _) if has_one => {
             format!("Not within {NEAR_ONE} of -1, but -1 is in the interval: whether {of} falls as 1/k is not decided.")
         }
         (false, _) => format!(
-            "Not -1: at the numbers of negatives that a corpus of this size allows, {of} does not fall as 1/k yet. That does not refute \
-             the theory; a larger corpus shows more of the curve."
+            "Not -1: at the numbers of negatives that a corpus of this size allows, {of} does not fall as 1/k yet. That \
+             does not refute the theory; a larger corpus shows more of the curve."
         ),
     };
     fact(name, with_unit(figure, ""), text)

@@ -19,7 +19,8 @@ pub(super) fn retrieval(analysis: &Analysis) -> Section {
         let beats = |end: usize| recall.iter().any(|r| r.figure.interval[end] > chance(r.rank));
         let verdict = match [beats(0), beats(1)] {
             [true, _] => "",
-            [_, true] => " Intervals at all ranks have guessing in them: so few anchors cannot tell this encoder from none.",
+            [_, true] => " Intervals at all ranks have guessing in them: so few anchors cannot tell this encoder from \
+                none.",
             _ => " That is no better than guessing: are anchors and positives in the same order, and of the same encoder?",
         };
         format!("Of {m} items the right one comes {place} for {found} of the anchors (95 %: {ends}){next}.{verdict}")
@@ -47,9 +48,11 @@ pub(super) fn retrieval(analysis: &Analysis) -> Section {
         let gain = last.figure.value - first.figure.value;
         if last.rank > first.rank {
             let text = if gain >= RERANK {
-                "That is what a slower, better model that orders these items again could win at most: worth a try from 10 points on."
+                "That is what a slower, better model that orders these items again could win at most: worth a try from 10 \
+                 points on."
             } else {
-                "Ordering these items again by a better model can win no more than that: below 10 points, better embeddings are the way."
+                "Ordering these items again by a better model can win no more than that: below 10 points, better \
+                 embeddings are the way."
             };
             let name = format!("Recall at {} less recall at {}", last.rank, first.rank);
             facts.push(fact(name, format!("{} points", decimals(100.0 * gain, 1.0)), text));
@@ -59,7 +62,8 @@ pub(super) fn retrieval(analysis: &Analysis) -> Section {
         "Mean reciprocal rank",
         with_unit(retrieval.mrr, ""),
         format!(
-            "1 if the right item always comes first, 1/2 if always second; it is never below {}, which the loss guarantees.",
+            "1 if the right item always comes first, 1/2 if always second; it is never below {}, which the loss \
+             guarantees.",
             significant(analysis.cross_entropy.mrr_floor)
         ),
     ));
@@ -76,7 +80,8 @@ pub(super) fn retrieval(analysis: &Analysis) -> Section {
     {
         let lost = 100.0 * (tenth.recall_at_1 - now.recall_at_1);
         let text = if lost >= 1.0 {
-            "The price of a corpus so much larger: expect a still larger one to cost more, and measure on one as large as yours."
+            "The price of a corpus so much larger: expect a still larger one to cost more, and measure on one as large as \
+             yours."
         } else {
             "Less than a point: at these sizes the corpus hardly matters. Nothing is known about much larger ones."
         };
@@ -100,7 +105,8 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
             "{} of the anchors have items exactly as near as their positive, each of which counts against them: {}.",
             percent(tied),
             if tied >= 0.5 && checks.negatives == Negatives::Corpus {
-                "most likely the positives are in the corpus themselves, and then all ranks are at least one too high; say which rows they are"
+                "most likely the positives are in the corpus themselves, and then all ranks are at least one too high; \
+                 say which rows they are"
             } else {
                 "remove duplicates"
             }
@@ -132,7 +138,8 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
         fact(
             "Normalisation",
             "log k",
-            "R_k is the sum's logarithm less log k; libraries that report the loss itself have log k more, and those that take the positive as one of k + 1 have log(1 + 1/k) less.",
+            "R_k is the sum's logarithm less log k; libraries that report the loss itself have log k more, and those that \
+             take the positive as one of k + 1 have log(1 + 1/k) less.",
         ),
         fact(
             "Rows that are not of norm 1",
@@ -140,7 +147,8 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
             if checks.not_unit == 0 {
                 "None is off by more than 0.001."
             } else {
-                "Cosines are taken of all, so that figures are right for a cosine search; a search by plain products would rank otherwise."
+                "Cosines are taken of all, so that figures are right for a cosine search; a search by plain products \
+                 would rank otherwise."
             },
         ),
         fact(

@@ -15,18 +15,19 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
     let nats = with_unit(found.r_inf, " nats");
     let brief = if high < 0.0 {
         format!(
-            "At temperature {tau} the softmax gives the right item {} the weight of an average one: R_inf is {nats}, lower is better.",
+            "At temperature {tau} the softmax gives the right item {} the weight of an average one: R_inf is {nats}, \
+             lower is better.",
             with_unit(times, " times")
         )
     } else if low <= 0.0 {
         format!(
-            "At temperature {tau} it cannot be told whether the softmax gives the right item more weight than an average one: R_inf = \
-             {nats}, and 0 is what an encoder gets that treats all items alike."
+            "At temperature {tau} it cannot be told whether the softmax gives the right item more weight than an average \
+             one: R_inf = {nats}, and 0 is what an encoder gets that treats all items alike."
         )
     } else {
         format!(
-            "At temperature {tau} the softmax is worse than treating all items alike, because R_inf is above 0: {nats}. It is sure of \
-             wrong items; a higher temperature or better training is needed."
+            "At temperature {tau} the softmax is worse than treating all items alike, because R_inf is above 0: {nats}. \
+             It is sure of wrong items; a higher temperature or better training is needed."
         )
     };
     let unsure = found.dominated > MANY_DOMINATED;
@@ -42,8 +43,8 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
         "R_inf, the search cross-entropy",
         nats,
         format!(
-            "What InfoNCE's loss tends to with many negatives, by the {}: 0 is an encoder that treats all items alike, and at this \
-             temperature none gets below {}. Compare encoders by it at one temperature and on one corpus.",
+            "What InfoNCE's loss tends to with many negatives, by the {}: 0 is an encoder that treats all items alike, \
+             and at this temperature none gets below {}. Compare encoders by it at one temperature and on one corpus.",
             found.method,
             plain(-2.0 / analysis.tau)
         ),
@@ -51,12 +52,13 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
     let share = found.hubness_share;
     let wider = if found.se_anchors_only > 0.0 { found.se / found.se_anchors_only } else { 1.0 };
     let uncertainty = if analysis.checks.negatives != Negatives::Corpus {
-        "Anchors and items are the same here, so their shares of the uncertainty cannot be told apart; more pairs narrow the interval."
+        "Anchors and items are the same here, so their shares of the uncertainty cannot be told apart; more pairs narrow \
+         the interval."
             .to_string()
     } else if share >= ITEMS_RULE {
         format!(
-            "{} of the squared error is the corpus': a few items (hubs) are near to many anchors, and an interval that takes the corpus \
-             as fixed is {} times too narrow. More items narrow it, more anchors hardly do.",
+            "{} of the squared error is the corpus': a few items (hubs) are near to many anchors, and an interval that \
+             takes the corpus as fixed is {} times too narrow. More items narrow it, more anchors hardly do.",
             percent(share),
             significant(wider)
         )
@@ -76,8 +78,8 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
         "Anchors with one item above half of the softmax",
         percent(found.dominated),
         if unsure {
-            "More than 1 %: R_inf is by the delta method and rather too low, and its interval too narrow. Measure at a higher temperature \
-             or with many more items before you rely on it."
+            "More than 1 %: R_inf is by the delta method and rather too low, and its interval too narrow. Measure at a \
+             higher temperature or with many more items before you rely on it."
         } else {
             "At most 1 %: the jackknife can be trusted."
         },
@@ -86,8 +88,8 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
         "Softmax loss among all items",
         format!("{} nats", significant(found.loss)),
         format!(
-            "-log of the right item's probability among {m} items, log {m} = {} for guessing; the mean reciprocal rank cannot be below \
-             e^-loss = {}.",
+            "-log of the right item's probability among {m} items, log {m} = {} for guessing; the mean reciprocal rank \
+             cannot be below e^-loss = {}.",
             significant(((m + 1) as f64).ln()),
             significant(found.mrr_floor)
         ),
@@ -95,7 +97,8 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
     facts.push(fact(
         "Mean probability of the right item",
         percent(found.probability),
-        "What the softmax itself thinks of the right item; recall at 1 far above it is a softmax less sure than it could be.",
+        "What the softmax itself thinks of the right item; recall at 1 far above it is a softmax less sure than it could \
+         be.",
     ));
     facts.push(fact(
         "Items that share an anchor's softmax",
@@ -103,7 +106,8 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
         if found.median_n2 < 2.0 {
             "For half of the anchors less than two: one item has nearly everything, and averages over items are noisy."
         } else {
-            "Median of 1/Σp²: the softmax of half of the anchors is spread over more items than that, of the other half over fewer."
+            "Median of 1/Σp²: the softmax of half of the anchors is spread over more items than that, of the other half \
+             over fewer."
         },
     ));
     if let Some(labelled) = &found.labelled {
@@ -115,15 +119,16 @@ pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
             "ECE, cross-entropy with all items of the class",
             format!("{} nats", significant(labelled.ece)),
             format!(
-                "As R_inf, with every item of the anchor's class ({} classes) as right: near R_inf, the given positives stand well for \
-                 their class; far above it, they are easier than the class is.{without}",
+                "As R_inf, with every item of the anchor's class ({} classes) as right: near R_inf, the given positives \
+                 stand well for their class; far above it, they are easier than the class is.{without}",
                 labelled.classes
             ),
         ));
         facts.push(fact(
             "KL from the class to the softmax",
             format!("{} nats", significant(labelled.kl)),
-            "0 if the softmax were spread evenly over exactly the anchor's class; what is above is lost to other classes or to few items of the own.",
+            "0 if the softmax were spread evenly over exactly the anchor's class; what is above is lost to other classes \
+             or to few items of the own.",
         ));
     }
     Section { heading: "Cross-entropy of the search", brief: Some(brief), facts, pictures: &[] }
@@ -165,37 +170,46 @@ pub(super) fn temperature(analysis: &Analysis) -> Section {
     let cost = temperature.at_calibrated.map_or(0.0, |at| (analysis.finite_k.r_inf - at.r_inf.value).max(0.0));
     let cost = significant(cost);
     let brief = match fit(analysis) {
-        Fit::Same(at) => format!("The temperature {tau} fits: {} would be best, which is within a factor of {SAME_TEMPERATURE}.", plain(at)),
+        Fit::Same(at) => format!(
+            "The temperature {tau} fits: {} would be best, which is within a factor of {SAME_TEMPERATURE}.",
+            plain(at)
+        ),
         Fit::TooCold(at) => format!(
-            "The temperature {tau} is too low for these embeddings, {} fits: the softmax is surer than it is right, which costs {cost} \
-             nats. Divide similarities by {} where they are read as probabilities; ranks do not change.",
+            "The temperature {tau} is too low for these embeddings, {} fits: the softmax is surer than it is right, which \
+             costs {cost} nats. Divide similarities by {} where they are read as probabilities; ranks do not change.",
             plain(at),
             plain(at)
         ),
         Fit::TooWarm(at) => format!(
-            "The temperature {tau} is higher than these embeddings need, {} fits: the softmax is less sure than it could be, which costs \
-             {cost} nats. Divide similarities by {} where they are read as probabilities; ranks do not change.",
+            "The temperature {tau} is higher than these embeddings need, {} fits: the softmax is less sure than it could \
+             be, which costs {cost} nats. Divide similarities by {} where they are read as probabilities; ranks do not \
+             change.",
             plain(at),
             plain(at)
         ),
-        Fit::TooNear => "No temperature from 0.005 to 10 fits: the positives are nearer than nearly all items at any of them. Take more or \
-                         harder items, and look for duplicates of anchors among the positives."
-            .into(),
-        Fit::NotNear => "No temperature from 0.005 to 10 fits: on average the positives are not nearer than other items. Are anchors and \
-                         positives in the same order, and of the same encoder?"
-            .into(),
+        Fit::TooNear => {
+            "No temperature from 0.005 to 10 fits: the positives are nearer than nearly all items at any of \
+            them. Take more or harder items, and look for duplicates of anchors among the positives."
+                .into()
+        }
+        Fit::NotNear => {
+            "No temperature from 0.005 to 10 fits: on average the positives are not nearer than other items. \
+            Are anchors and positives in the same order, and of the same encoder?"
+                .into()
+        }
     };
     let mut facts = vec![fact(
         "Used temperature",
         tau.clone(),
-        "All figures but the curve by temperature are at it. Compare encoders either all at one temperature, or each at its own calibrated one.",
+        "All figures but the curve by temperature are at it. Compare encoders either all at one temperature, or each at \
+         its own calibrated one.",
     )];
     facts.push(match temperature.calibrated {
         Some(at) => fact(
             "Calibrated temperature",
             plain(at),
-            "There the softmax expects exactly the similarity that positives have, and R_inf is least; no interval is measured for it. In \
-             training another one can be better: this one describes the encoder that there is.",
+            "There the softmax expects exactly the similarity that positives have, and R_inf is least; no interval is \
+             measured for it. In training another one can be better: this one describes the encoder that there is.",
         ),
         None => fact("Calibrated temperature", "none", "R_inf has no minimum from 0.005 to 10; see above."),
     });
@@ -216,8 +230,8 @@ pub(super) fn temperature(analysis: &Analysis) -> Section {
             format!("How selective the softmax is at {}", plain(point.tau)),
             format!("{} nats from the uniform law, {} of the ceiling", significant(point.divergence), percent(share)),
             format!(
-                "An anchor's softmax is as selective as one spread evenly over {} of {} items. On average no encoder gets beyond {} nats \
-                 at this temperature where anchors and items have one law: {verdict}.",
+                "An anchor's softmax is as selective as one spread evenly over {} of {} items. On average no encoder gets \
+                 beyond {} nats at this temperature where anchors and items have one law: {verdict}.",
                 significant(point.effective_items),
                 temperature.sample[1],
                 significant(ceiling)
