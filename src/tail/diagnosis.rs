@@ -210,7 +210,7 @@ impl Bare {
         finish(map, json!({ "fit": FIT }))
     }
 
-    /// As [`write`].
+    /// As [`write()`].
     ///
     /// # Errors
     /// What the system refuses.

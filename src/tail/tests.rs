@@ -138,6 +138,8 @@ fn every_shape_has_its_words() {
     let (shape, words, fit) = said(&draws(-0.3));
     assert!(shape == Shape::Negative && words.contains("clearly negative") && words.contains("ends at 0.3"), "{words}");
     assert!((fit.gpd.xi + 0.3).abs() < 4.0 * fit.errors.unwrap().xi);
+    let (shape, words, _) = said(&[draws(-0.06), draws(-0.06), draws(-0.06), draws(-0.06)].concat());
+    assert!(shape == Shape::Negative && words.contains("is small: as far as there are peaks"), "{words}");
     let (shape, words, _) = said(&draws(0.0));
     assert!(shape == Shape::NearZero && words.contains("cannot be told from 0"), "{words}");
     let (shape, words, _) = said(&draws(0.4));

@@ -55,6 +55,9 @@ const HUBS: f64 = 10.0;
 /// Over thresholds `xi` may move by this much and is told to be stable, and so may it between anchors and all peaks.
 const STABLE: f64 = 0.1;
 
+/// A negative `xi` nearer to 0 is told to be small: its endpoint is ten scales away.
+const SMALL: f64 = 0.1;
+
 /// The quantile from which on thresholds are looked at for stability.
 const STABLE_FROM: f64 = 0.95;
 
@@ -194,6 +197,11 @@ fn shape(text: &mut Text, fit: &GpdFit, interval: Option<[f64; 2]>, by: &str) {
             "xi = {xi:.3}{within} is positive: within the reach of this threshold the tail is a power law and shows no endpoint ({test}); a bounded similarity ends all the same, so that the law does not hold up to the end. Duplicates or clusters near the anchors do this."
         ),
     });
+    if Shape::of(fit, interval) == Shape::Negative && xi > -SMALL {
+        text.caution(format!(
+            "xi = {xi:.3} is small: as far as there are peaks, the tail is nearly exponential, and its endpoint is far from all of them."
+        ));
+    }
     if let (true, Some(inside)) = (fit.at_boundary, fit.inside) {
         text.caution(format!("The likelihood has another, lower maximum at xi = {:.3}.", inside.xi));
     }
