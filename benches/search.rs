@@ -35,10 +35,10 @@ fn run(n: usize, m: usize, d: usize) -> weince::Result<()> {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let mut out = Tensor::empty([n as i64, BLOCK], (Kind::Float, Device::Cpu));
+        let out = Tensor::empty([n as i64, BLOCK], (Kind::Float, Device::Cpu));
         for block in items.split(BLOCK, 0) {
             if block.size()[0] == BLOCK {
-                let _ = anchors.matmul_out(&mut out, &block.tr());
+                let _ = anchors.matmul_out(&out, &block.tr());
             } else {
                 let _ = anchors.matmul(&block.tr());
             }

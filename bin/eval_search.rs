@@ -3,7 +3,8 @@
 use anyhow::bail;
 use clap::{ArgGroup, Parser};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weince::checkpoint::write_bytes;
 use weince::error::Error;
@@ -12,9 +13,9 @@ use weince::eval::record::versions;
 use weince::progress::progress_bar;
 use weince::run::RunFolder;
 use weince::search::analysis::DEFAULT_TAU;
-use weince::search::source::{Files, Material, OfRun};
+use weince::search::source::{Files, OfRun};
 use weince::search::weince::TailLogit;
-use weince::search::{Settings, analyse, pictures, to_markdown, to_text};
+use weince::search::{Analysis, Settings, analyse, compare, pictures, to_markdown, to_text};
 
 /// Measures a similarity search: ranks, the search's cross-entropy with its error, what more negatives or another temperature would
 /// change, and how far training generalises.
@@ -24,9 +25,10 @@ use weince::search::{Settings, analyse, pictures, to_markdown, to_text};
 #[derive(Parser)]
 #[command(version, allow_negative_numbers = true, group(ArgGroup::new("source").required(true)))]
 struct Args {
-    /// A run: of images, two random views of each are the pairs; of text, the sentences of --data that people found alike
+    /// A run: of images, two random views of each are the pairs; of text, the sentences of --data that people found alike. Given several
+    /// times, they are also compared
     #[arg(long, value_name = "DIR", group = "source")]
-    run: Option<PathBuf>,
+    run: Vec<PathBuf>,
     /// Weights to take instead of the run's own, such as checkpoints/step-N.pt
     #[arg(long, value_name = "FILE", requires = "run")]
     checkpoint: Option<PathBuf>,
@@ -102,8 +104,14 @@ struct Args {
 }
 
 impl Args {
-    fn material(&self) -> weince::Result<Material> {
-        if let Some(folder) = &self.run {
+    /// Each run, or what was given, with its name among several.
+    fn sources(&self) -> weince::Result<Vec<(String, Source)>> {
+        if self.run.len() > 1 && self.checkpoint.is_some() {
+            return Err(Error::Config("--checkpoint is of one run; give one --run".into()));
+        }
+        let device = weince::device::parse(&self.device)?;
+        let of_run = |folder: &PathBuf| {
+            let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
             let of_run = OfRun {
                 folder: folder.clone(),
                 checkpoint: self.checkpoint.clone(),
@@ -112,22 +120,31 @@ impl Args {
                 pairs: self.pairs,
                 items: self.items,
                 seed: self.seed,
-                device: weince::device::parse(&self.device)?,
+                device,
             };
-            return of_run.material();
-        }
-        let files = Files {
-            anchors: self.anchors.clone().unwrap_or_default(),
-            positives: self.positives.clone().unwrap_or_default(),
-            corpus: self.corpus.clone(),
-            among_anchors: self.among_anchors,
-            labels: self.labels.clone(),
-            corpus_labels: self.corpus_labels.clone(),
-            train_anchors: self.train_anchors.clone(),
-            train_positives: self.train_positives.clone(),
-            train_corpus: self.train_corpus.clone(),
+            (name, Source::Run(of_run))
         };
-        files.material()
+        let mut sources: Vec<(String, Source)> = self.run.iter().map(of_run).collect();
+        // Folders of one name are told apart by their whole paths.
+        let distinct: BTreeSet<String> = sources.iter().map(|(name, _)| name.clone()).collect();
+        if distinct.len() < sources.len() {
+            sources.iter_mut().zip(&self.run).for_each(|((name, _), folder)| *name = folder.display().to_string());
+        }
+        if sources.is_empty() {
+            let files = Files {
+                anchors: self.anchors.clone().unwrap_or_default(),
+                positives: self.positives.clone().unwrap_or_default(),
+                corpus: self.corpus.clone(),
+                among_anchors: self.among_anchors,
+                labels: self.labels.clone(),
+                corpus_labels: self.corpus_labels.clone(),
+                train_anchors: self.train_anchors.clone(),
+                train_positives: self.train_positives.clone(),
+                train_corpus: self.train_corpus.clone(),
+            };
+            sources.push((String::new(), Source::Files(files)));
+        }
+        Ok(sources)
     }
 
     fn settings(&self) -> weince::Result<Settings> {
@@ -157,30 +174,27 @@ impl Args {
         Ok(settings)
     }
 
-    /// The folder of the report, where one is wanted.
-    fn folder(&self) -> weince::Result<Option<PathBuf>> {
-        match (&self.out, &self.run) {
-            (Some(out), _) if out.is_file() => {
-                Err(Error::Config(format!("--out {}: this is a file, and the report goes to a folder", out.display())))
-            }
+    /// The folder of the report of a source, where one is wanted: of several runs each has its own, beside what compares them.
+    fn folder(&self, name: &str, source: &Source) -> weince::Result<Option<PathBuf>> {
+        match (&self.out, source) {
+            (Some(out), _) if self.run.len() > 1 => Ok(Some(out.join(name.replace(['/', '\\'], "_")))),
             (Some(out), _) => Ok(Some(out.clone())),
-            (None, Some(run)) if self.checkpoint.is_none() => Ok(Some(RunFolder::open(run)?.report().join("search"))),
+            (None, Source::Run(run)) if run.checkpoint.is_none() => {
+                Ok(Some(RunFolder::open(&run.folder)?.report().join("search")))
+            }
             _ => Ok(None),
         }
     }
-}
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    // 3 is kept for inequalities that are broken: embeddings that are not finite are bad input.
-    let code = |e: &Error| {
-        if matches!(e, Error::Input(_) | Error::NonFinite(_) | Error::Data { .. }) { 2 } else { e.exit_code() }
-    };
-    weince::cli::run_to(code, || {
-        let mut settings = args.settings()?;
-        let folder = args.folder()?;
-        let material = args.material()?;
-        settings.tau = args.tau.or(material.tau).unwrap_or(DEFAULT_TAU);
+    /// Measures a source and writes its report. Gives the whole record, too.
+    fn measure(&self, name: &str, source: &Source) -> anyhow::Result<(Analysis, Map<String, Value>)> {
+        let mut settings = self.settings()?;
+        let folder = self.folder(name, source)?;
+        let material = match source {
+            Source::Run(run) => run.material()?,
+            Source::Files(files) => files.material()?,
+        };
+        settings.tau = self.tau.or(material.tau).unwrap_or(DEFAULT_TAU);
         settings.k = settings.k.or(material.k);
         settings.weince = settings.weince.or(material.weince);
         let (mut unit, mut bar) = ("", progress_bar(""));
@@ -193,39 +207,90 @@ fn main() -> ExitCode {
             bar.set_position(done);
         })?;
         bar.finish_and_clear();
-        let Value::Object(figures) = serde_json::to_value(&analysis)? else { bail!("the figures are no JSON object") };
-        let mut record = Map::new();
-        record.insert("evaluation".into(), json!("search"));
-        record.extend(figures);
-        record.insert(
-            "protocol".into(),
-            json!({
-                "similarity": "cosine", "normalisation": "log k", "ties": "count against the positive",
-                "ranks": settings.ranks, "eps": settings.eps, "sample": settings.sample, "seed": settings.seed, "k": settings.k,
-                "intervals": "95 %: ranks by resampling anchors, risks by the standard error over anchors and items",
-            }),
-        );
-        record.insert("data".into(), material.data);
-        record.insert("versions".into(), versions());
-        let text = serde_json::to_string_pretty(&record)?;
+        let record = record(&analysis, &settings, material.data)?;
         if let Some(folder) = &folder {
-            std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder of the report"))?;
+            make(folder)?;
             let shown = pictures(&analysis)?;
             for picture in &shown {
                 picture.picture.write(folder)?;
             }
             write_bytes(&folder.join("report.md"), to_markdown(&material.title, &analysis, &shown))?;
-            write_bytes(&folder.join("search.json"), format!("{text}\n"))?;
+            write_bytes(&folder.join("search.json"), format!("{}\n", serde_json::to_string_pretty(&record)?))?;
             eprintln!("report    {}", folder.join("report.md").display());
         }
-        if args.json {
-            println!("{text}");
-        } else {
-            print!("{}", to_text(&analysis));
+        Ok((analysis, record))
+    }
+}
+
+/// Where pairs and items are from.
+enum Source {
+    Run(OfRun),
+    Files(Files),
+}
+
+fn make(folder: &Path) -> weince::Result<()> {
+    std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder of the report"))
+}
+
+/// The JSON object of an analysis: the figures, and everything that is needed to get them again.
+fn record(analysis: &Analysis, settings: &Settings, data: Value) -> anyhow::Result<Map<String, Value>> {
+    let Value::Object(figures) = serde_json::to_value(analysis)? else { bail!("the figures are no JSON object") };
+    let mut record = Map::new();
+    record.insert("evaluation".into(), json!("search"));
+    record.extend(figures);
+    record.insert(
+        "protocol".into(),
+        json!({
+            "similarity": "cosine", "normalisation": "log k", "ties": "count against the positive",
+            "ranks": settings.ranks, "eps": settings.eps, "sample": settings.sample, "seed": settings.seed, "k": settings.k,
+            "intervals": "95 %: ranks by resampling anchors, risks by the standard error over anchors and items",
+        }),
+    );
+    record.insert("data".into(), data);
+    record.insert("versions".into(), versions());
+    Ok(record)
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // 3 is kept for inequalities that are broken: embeddings that are not finite are bad input.
+    let code = |e: &Error| match e {
+        Error::Input(_) | Error::NonFinite(_) | Error::Data { .. } => 2,
+        other => other.exit_code(),
+    };
+    weince::cli::run_to(code, || {
+        args.settings()?;
+        if let Some(out) = args.out.as_ref().filter(|out| out.is_file()) {
+            let message = format!("--out {}: this is a file, and the report goes to a folder", out.display());
+            return Err(Error::Config(message).into());
         }
-        for violation in &analysis.violations {
+        let (mut analyses, mut records) = (Vec::new(), Vec::new());
+        for (name, source) in args.sources()? {
+            let (analysis, record) = args.measure(&name, &source)?;
+            analyses.push((name, analysis));
+            records.push(record);
+        }
+        let several = analyses.len() > 1;
+        let comparison = compare(&analyses);
+        if let Some(out) = args.out.as_ref().filter(|_| several) {
+            make(out)?;
+            write_bytes(&out.join("compare.md"), &comparison)?;
+            eprintln!("compared  {}", out.join("compare.md").display());
+        }
+        match (args.json, several) {
+            (true, true) => {
+                let named: Map<String, Value> =
+                    analyses.iter().map(|(name, _)| name.clone()).zip(records.into_iter().map(Value::Object)).collect();
+                println!("{}", serde_json::to_string_pretty(&named)?);
+            }
+            (true, false) => println!("{}", serde_json::to_string_pretty(&records[0])?),
+            (false, true) => print!("{comparison}"),
+            (false, false) => print!("{}", to_text(&analyses[0].1)),
+        }
+        let broken: Vec<&String> = analyses.iter().flat_map(|(_, analysis)| &analysis.violations).collect();
+        for violation in &broken {
             eprintln!("error: an inequality that holds for all unit rows is broken: {violation}");
         }
-        Ok(if analysis.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+        Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
     })
 }
