@@ -12,6 +12,7 @@ mod model;
 mod optim;
 mod report;
 mod rows;
+mod search;
 mod step;
 mod sweep;
 mod tail;

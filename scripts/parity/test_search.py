@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import hypergeom
 
+from test_pretrain_text import prepared, pretrain, sentences
 from test_train import BIN
 
 
@@ -230,3 +231,21 @@ def test_wrong_input_is_refused_with_its_place(tmp_path):
     twice = np.concatenate([good, good])
     doubled = figures("--anchors", save("aa", twice), "--positives", save("pp", twice), "--tau", 0.1)
     assert doubled["retrieval"]["anchors_with_ties"] == 40 and doubled["checks"]["positive_is_anchor"] == 40
+
+
+def test_sentences_that_people_found_alike_are_the_pairs_of_a_text_run(tmp_path):
+    config, _ = prepared(tmp_path, "cls")
+    pretrain(config, "--run-dir", tmp_path / "run")
+    lines = sentences(60)
+    # Scores from 0 to 5: of ten pairs with 4 or more, one repeats its anchor, and one's second sentence is an anchor itself.
+    rows = [(lines[i], lines[i + 30], 4 + i % 2) for i in range(8)] + [(lines[0], lines[50], 5), (lines[20], lines[1], 4)]
+    rows += [(lines[i], lines[i + 30], i % 4) for i in range(10, 20)] + [(lines[21], lines[39], 0)]
+    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in rows))
+    common = ["--run", tmp_path / "run", "--device", "cpu"]
+    assert "--data" in search(*common, code=2)
+    found = figures(*common, "--data", tmp_path / "pairs.tsv")
+    corpus = {b for _, b, _ in rows} - {a for a, _, s in rows if s >= 4}
+    assert found["checks"]["anchors"] == 8 and found["checks"]["items"] == len(corpus) - 1
+    assert found["data"]["pairs"]["least_score"] == 4 and found["protocol"]["k"] == 7
+    assert found["generalisation"]["gap"] is None and found["tau"] == 0.05
+    assert found["retrieval"]["anchors_with_ties"] == 0
