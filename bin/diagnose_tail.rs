@@ -41,10 +41,10 @@ struct Args {
     #[arg(long, value_name = "FILE", requires = "embeddings")]
     labels: Option<String>,
     /// Cosine similarities [anchors, negatives], without an anchor's own and its positive's
-    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["anchors", "candidates", "negatives"])]
+    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["anchors", "candidates", "negatives", "winner", "link_candidates", "draws"])]
     similarities: Option<String>,
     /// Exceedances alone, positive numbers: a bare fit
-    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["anchors", "candidates", "negatives", "quantile", "bootstrap", "batch_negatives"])]
+    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["anchors", "candidates", "negatives", "quantile", "bootstrap", "batch_negatives", "winner", "link_candidates", "draws", "seed"])]
     exceedances: Option<String>,
     /// Which items of the run: test are held out, train are those that it trains on
     #[arg(long, value_enum, default_value = "test", requires = "run")]

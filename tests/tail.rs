@@ -110,6 +110,7 @@ fn embeddings_and_their_similarities_give_the_same() {
     };
     assert_eq!(again("1"), again("3"));
     assert!(refused(2, &["--similarities", "s.npy", "--anchors", "5"]).contains("--anchors"));
+    assert!(refused(2, &["--exceedances", "y.npy", "--draws", "5"]).contains("--draws"));
     assert!(refused(2, &[]).contains("--embeddings"));
     for (flag, value) in [
         ("--quantile", "1"),
