@@ -93,7 +93,7 @@ pub enum NoErrors {
     Boundary,
     /// The likelihood is not regular.
     #[error(
-        "xi is {xi}; up to xi = -0.5 the likelihood is not regular and its curvature says nothing about the error of the estimate"
+        "xi is {xi:.3}; up to xi = -0.5 the likelihood is not regular and its curvature says nothing about the error of the estimate"
     )]
     Irregular {
         /// The estimate.

@@ -172,6 +172,23 @@ fn criticality_has_three_verdicts() {
 }
 
 #[test]
+fn a_cluster_that_has_all_peaks_is_told() {
+    // A fifth of the anchors is near to a tenth of the items, with similarities that end like a uniform law's.
+    let mut rng = ChaCha8Rng::seed_from_u64(8);
+    let mut row = |near: bool| -> Vec<f64> {
+        let far = |rng: &mut ChaCha8Rng| rng.random_range(-0.5..0.5);
+        (0..500).map(|j| if near && j < 50 { rng.random_range(0.8..0.9) } else { far(&mut rng) }).collect()
+    };
+    let rows = (0..100).map(|i| row(i < 20)).collect();
+    let analysis = Analysis::of(&Sample::of_matrix(rows).unwrap(), &settings()).unwrap();
+    let said = text(&words::of(&analysis, None));
+    assert!(said.contains("! Only 20 of 100 anchors have a peak"), "{said}");
+    assert!(analysis.peaks.fit.at_boundary == said.contains("as it always does at the boundary"), "{said}");
+    let known = known(100, 500, 2.0, [1.0, 2.0], 4);
+    assert!(!text(&words::of(&Analysis::of(&known, &settings()).unwrap(), None)).contains("anchors have a peak"));
+}
+
+#[test]
 fn duplicates_and_hubs_are_told() {
     // The first 40 of 600 items are the same.
     let (items, width) = (600, 16);

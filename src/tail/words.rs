@@ -5,7 +5,7 @@ use super::{Analysis, quantile};
 use crate::config::loss::{BetaConfig, Evidence, Pivot};
 use crate::evt::link::NoBlend;
 use crate::evt::pot::HILL_POINTS;
-use crate::evt::{GpdFit, SHORTFALL_FLOOR};
+use crate::evt::{GpdFit, Peaks, SHORTFALL_FLOOR};
 use crate::theory::weince::{Regime, regime};
 use serde::Serialize;
 
@@ -123,6 +123,7 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Vec<Word> {
     let peaks = &analysis.peaks;
     shape(&mut text, &peaks.fit, analysis.xi_interval(), " over anchors");
     endpoint(&mut text, analysis);
+    spread(&mut text, &analysis.peaks);
     stability(&mut text, analysis);
     dimension(&mut text, analysis);
     gate(&mut text, analysis);
@@ -221,6 +222,12 @@ fn endpoint(text: &mut Text, analysis: &Analysis) {
         text.find(format!("The fitted law has no endpoint.{known}"));
         return;
     };
+    if peaks.fit.at_boundary {
+        text.find(format!(
+            "The fitted law ends at the largest peak, {end:.4}, as it always does at the boundary: it tells nothing of where similarities end.{known}"
+        ));
+        return;
+    }
     let interval = analysis.intervals.as_ref().ok().map(|i| i.endpoint);
     let within = interval.map_or(String::new(), |i| format!(" (95 % over anchors: {})", range(i, 4)));
     text.find(match interval {
@@ -235,6 +242,16 @@ fn endpoint(text: &mut Text, analysis: &Analysis) {
             "The fitted endpoint is {end:.4}, without an interval; that xi is negative would be no evidence that it is 1.{known}"
         ),
     });
+}
+
+fn spread(text: &mut Text, peaks: &Peaks) {
+    if peaks.anchors_with_peaks * 2 < peaks.anchors {
+        text.caution(format!(
+            "Only {} of {} anchors have a peak: the tail is that of items which are near to one another and not to the rest, a cluster or \
+             a part of the embeddings that has collapsed. What holds for it need not hold for other anchors.",
+            peaks.anchors_with_peaks, peaks.anchors
+        ));
+    }
 }
 
 fn stability(text: &mut Text, analysis: &Analysis) {
