@@ -3,7 +3,7 @@
 //!
 //! The first pass finds each anchor's partition function, its moments and the rank of its positive; the second, with the partition
 //! functions known, the probability that each item gathers from all anchors, and what the jackknife needs. Products are read from
-//! the registers that hold them ([`crate::eval::panels`]), so that an exponential costs a fraction of its product. Sums are
+//! the registers that hold them (`eval::panels`), so that an exponential costs a fraction of its product. Sums are
 //! float32 over a stripe of the corpus and float64 beyond. An item that is as near as the positive within the rounding of
 //! float32 is compared in float64, so that ranks are exact. Work is cut by the sizes alone: threads change no bit.
 
