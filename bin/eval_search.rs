@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weince::checkpoint::write_bytes;
+use weince::config::run::RunConfig;
+use weince::config::text::TextConfig;
 use weince::error::Error;
 use weince::eval::Space;
 use weince::eval::record::versions;
@@ -30,46 +32,46 @@ struct Args {
     #[arg(long, value_name = "DIR", group = "source")]
     run: Vec<PathBuf>,
     /// Weights to take instead of the run's own, such as checkpoints/step-N.pt
-    #[arg(long, value_name = "FILE", requires = "run")]
+    #[arg(long, value_name = "FILE", conflicts_with = "anchors")]
     checkpoint: Option<PathBuf>,
     /// Where the run's rows are taken: projector is where the loss acts, encoder is what is used afterwards
-    #[arg(long, value_enum, default_value = "projector", requires = "run")]
+    #[arg(long, value_enum, default_value = "projector", conflicts_with = "anchors")]
     space: Space,
     /// Pairs with scores for a run on text, as eval-sts takes them
-    #[arg(long, value_name = "PATH", requires = "run")]
+    #[arg(long, value_name = "PATH", conflicts_with = "anchors")]
     data: Option<PathBuf>,
     /// Pairs of images of the run, drawn at random
-    #[arg(long, value_name = "N", default_value_t = 2000)]
+    #[arg(long, value_name = "N", default_value_t = 2000, conflicts_with = "anchors")]
     pairs: usize,
     /// Images in the run's corpus, drawn at random among the others
-    #[arg(long, value_name = "M", default_value_t = 20_000)]
+    #[arg(long, value_name = "M", default_value_t = 20_000, conflicts_with = "anchors")]
     items: usize,
     /// Rows of anchors: FILE.npy, FILE.safetensors or FILE.safetensors:KEY
     #[arg(long, value_name = "FILE", group = "source", requires = "positives")]
     anchors: Option<String>,
     /// Rows of their positives, in the same order; or whole numbers, which are rows of --corpus counted from 0
-    #[arg(long, value_name = "FILE", requires = "anchors")]
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
     positives: Option<String>,
     /// Rows that are searched, without the positives unless those are given by their numbers [default: the other positives]
-    #[arg(long, value_name = "FILE", requires = "anchors")]
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
     corpus: Option<String>,
     /// Search among the other anchors, where there is no --corpus
-    #[arg(long, requires = "anchors", conflicts_with = "corpus")]
+    #[arg(long, conflicts_with_all = ["corpus", "run"])]
     among_anchors: bool,
     /// A class for each anchor, whole numbers
-    #[arg(long, value_name = "FILE", requires = "anchors")]
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
     labels: Option<String>,
     /// A class for each row of the corpus
-    #[arg(long, value_name = "FILE", requires_all = ["corpus", "labels"])]
+    #[arg(long, value_name = "FILE", requires_all = ["corpus", "labels"], conflicts_with = "run")]
     corpus_labels: Option<String>,
     /// Anchors that the encoder was trained with, for the gap between held-out and training risk
-    #[arg(long, value_name = "FILE", requires_all = ["anchors", "train_positives"])]
+    #[arg(long, value_name = "FILE", requires = "train_positives", conflicts_with = "run")]
     train_anchors: Option<String>,
     /// Their positives
-    #[arg(long, value_name = "FILE", requires = "train_anchors")]
+    #[arg(long, value_name = "FILE", requires = "train_anchors", conflicts_with = "run")]
     train_positives: Option<String>,
     /// Their corpus
-    #[arg(long, value_name = "FILE", requires = "train_anchors")]
+    #[arg(long, value_name = "FILE", requires = "train_anchors", conflicts_with = "run")]
     train_corpus: Option<String>,
     /// Temperature of the search softmax [default: the run's; of files 0.05]
     #[arg(long)]
@@ -99,7 +101,7 @@ struct Args {
     #[arg(long)]
     json: bool,
     /// auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto", requires = "run")]
+    #[arg(long, default_value = "auto", conflicts_with = "anchors")]
     device: String,
 }
 
@@ -110,6 +112,21 @@ impl Args {
             return Err(Error::Config("--checkpoint is of one run; give one --run".into()));
         }
         let device = weince::device::parse(&self.device)?;
+        let mut seen = BTreeSet::new();
+        for folder in &self.run {
+            let text = RunFolder::open(folder)?.command()? == TextConfig::COMMAND;
+            if text != self.data.is_some() {
+                let message = match text {
+                    true => "a run on text needs pairs that people scored: --data PATH, as eval-sts takes it",
+                    false => "--data is for runs on text; a run on images has its own",
+                };
+                return Err(Error::Config(format!("{}: {message}", folder.display())));
+            }
+            let place = std::fs::canonicalize(folder).map_err(Error::io(folder, "cannot find"))?;
+            if !seen.insert(place) {
+                return Err(Error::Config(format!("{}: the run is given twice", folder.display())));
+            }
+        }
         let of_run = |folder: &PathBuf| {
             let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
             let of_run = OfRun {
@@ -263,6 +280,9 @@ fn main() -> ExitCode {
         if let Some(out) = args.out.as_ref().filter(|out| out.is_file()) {
             let message = format!("--out {}: this is a file, and the report goes to a folder", out.display());
             return Err(Error::Config(message).into());
+        }
+        if let Some(out) = &args.out {
+            make(out)?;
         }
         let (mut analyses, mut records) = (Vec::new(), Vec::new());
         for (name, source) in args.sources()? {

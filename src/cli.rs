@@ -22,6 +22,10 @@ fn end_with_the_reader() {
             // What a shell says of a program that SIGPIPE ended.
             std::process::exit(141);
         }
+        if let Some(message) = message.filter(|m| m.starts_with("failed printing to stdout")) {
+            eprintln!("error: {}", message.replace("failed printing to stdout", "cannot write the standard output"));
+            std::process::exit(1);
+        }
         before(info);
     }));
 }

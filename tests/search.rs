@@ -115,6 +115,8 @@ fn runs_are_searched_and_compared() {
     let state = text(&plain).to_string() + "/checkpoints/step-000000006.pt";
     assert!(refused(2, &[&both, &["--checkpoint", &state][..]].concat()).contains("one --run"));
     assert!(refused(2, &["--run", text(&plain), "--data", "pairs.csv"]).contains("--data"));
-    assert!(refused(2, &["--run", text(&plain), "--pairs", "1"]).contains("at least 4"));
+    assert!(refused(2, &["--run", text(&plain), "--pairs", "1"]).contains("--pairs 1"));
+    assert!(refused(2, &["--run", text(&plain), "--run", text(&plain)]).contains("given twice"));
+    assert!(refused(2, &["--run", text(&plain), "--labels", "l.npy"]).contains("cannot be used with"));
     assert!(refused(2, &[]).contains("--run"));
 }

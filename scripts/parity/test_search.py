@@ -10,7 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from scipy.optimize import brentq
+from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from scipy.stats import hypergeom
 
@@ -122,11 +122,10 @@ def test_figures_are_those_of_numpy(tmp_path, tau, d):
         estimate = other["jackknife" if other["dominated"] <= 0.01 else "delta"]
         assert abs(q["r_inf"]["value"] - estimate) < 1e-5 + 4e-6 / q["tau"]
     calibrated = found["temperature"]["calibrated"]
-    slope = lambda t: (np.exp(cosines / t - logsumexp(cosines / t, axis=1)[:, None]) * cosines).sum(axis=1).mean() - own.mean()
-    if calibrated is None:
-        assert slope(0.005) < 0
-    else:
-        assert calibrated == pytest.approx(brentq(slope, 0.005, 10), rel=1e-4)
+    # The positive is among the items of this softmax.
+    loss = lambda t: np.log1p(np.exp((cosines - own[:, None]) / t).sum(axis=1)).mean()
+    best = minimize_scalar(lambda x: loss(np.exp(x)), bounds=np.log([0.005, 10]), method="bounded", options={"xatol": 1e-9})
+    assert calibrated == pytest.approx(np.exp(best.x), rel=1e-4)
     table = list(csv.DictReader(open(tmp_path / "out" / "k_curve.csv")))
     assert [int(float(row["k"])) for row in table] == sorted(points)
     assert json.load(open(tmp_path / "out" / "search.json")) == found
@@ -222,9 +221,16 @@ def test_wrong_input_is_refused_with_its_place(tmp_path):
     assert "temperature" in pair(a, p, "--tau", "0")
     assert "ranks" in pair(a, p, "--r", "0,1")
     assert "labels" in pair(a, p, "--labels", save("labels", np.zeros(19, np.int64)))
+    for more in (["--pairs", 7], ["--items", 3], ["--space", "encoder"], ["--data", "x"], ["--checkpoint", "x"], ["--device", "cpu"]):
+        assert "cannot be used with" in pair(a, p, *more), more
     assert "--weince" in pair(a, p, "--weince", "0.5")
     assert "lambda" in pair(a, p, "--weince", "1.5,2")
     assert "found no file" in pair(a, tmp_path / "none.npy")
+    # Anchors that are items of their own search.
+    both = np.concatenate([good + 0.1, good])
+    np.save(tmp_path / "both.npy", both)
+    found = search("--anchors", a, "--positives", save("numbers", np.arange(20)), "--corpus", tmp_path / "both.npy")
+    assert "the anchors themselves are among the items" in found
     # Small, and all right: three items, one class, duplicates of everything.
     three = figures("--anchors", a, "--positives", p, "--corpus", save("three", good[:3]), "--k", 256)
     assert three["finite_k"]["training"]["bias"] is None

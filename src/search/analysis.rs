@@ -7,6 +7,7 @@ use super::passes::{Pairs, Sums};
 use super::temperature::{self, Temperatures};
 use super::weince::{self, Tail, TailLogit};
 use crate::error::{Error, Result};
+use crate::eval::rows::product_error;
 use crate::theory::bounds;
 use crate::theory::estimators::{
     AnchorEstimate, Corpus, Estimates, Ranked, Retrieval as Certified, RowSums, Search, recall, recall_at_size,
@@ -130,6 +131,8 @@ pub struct Retrieval {
     pub median_rank: Figure,
     /// Anchors with items exactly as near as the positive: duplicates, or the positive itself is among the items.
     pub anchors_with_ties: usize,
+    /// Anchors with an item at a cosine of 1, to rounding: duplicates, or the anchor itself is among the items.
+    pub anchors_among_items: usize,
     /// Recall by the size of the corpus.
     pub by_size: Vec<RecallBySize>,
 }
@@ -163,7 +166,9 @@ pub struct CrossEntropy {
     pub probability: f64,
     /// The median of 1/Σp²: how many items share an anchor's softmax.
     pub median_n2: f64,
-    /// With classes known: the search cross-entropy itself.
+    /// The mean of KL(Q^ || π^), in nats: how far the softmax is from treating all items alike.
+    pub divergence: f64,
+    /// With classes known: the search cross-entropy itself; none where no anchor has an item of its class.
     pub labelled: Option<Labelled>,
 }
 
@@ -218,10 +223,10 @@ pub fn analyse(
     let sample = Sample::draw(input, settings)?;
     let tau_cal = temperature::calibrated(&sample)?;
     let tau = settings.tau;
-    let (search, ranked, ties) = passes(input, tau, progress)?;
+    let (search, ranked, odd) = passes(input, tau, progress)?;
     let estimates = search.finish()?;
     let mut violations = Vec::new();
-    let retrieval = retrieval(input, &ranked, ties, settings)?;
+    let retrieval = retrieval(input, &ranked, odd, settings)?;
     let cross_entropy = cross_entropy(input, &search, &estimates, &ranked, tau)?;
     deterministic(&search, &ranked, &retrieval, &cross_entropy, tau, &mut violations);
     progress("parts of the sample", 0, 3);
@@ -246,17 +251,19 @@ pub fn analyse(
     })
 }
 
-/// Both passes over all pairs: what every anchor says, its rank, and how many anchors have ties.
+/// Both passes over all pairs: what every anchor says, its rank, and how many anchors have ties, and themselves among the items.
 fn passes(
     input: &Input,
     tau: f64,
     progress: &mut dyn FnMut(&'static str, u64, u64),
-) -> Result<(Search, Vec<Ranked>, usize)> {
+) -> Result<(Search, Vec<Ranked>, [usize; 2])> {
     let all = input.corpus.rows() as u64;
     let pairs = pairs(input, tau);
     let sums = pairs.sums(&mut |done| progress("items, pass 1 of 2", done, all))?;
     let (search, ranked) = search(&pairs, &sums, input, &mut |done| progress("items, pass 2 of 2", done, all))?;
-    Ok((search, ranked, sums.iter().filter(|s| s.ties > 0).count()))
+    let one = 1.0 - 1e-6 - product_error(input.anchors.dim());
+    let themselves = sums.iter().filter(|s| f64::from(s.nearest) >= one).count();
+    Ok((search, ranked, [sums.iter().filter(|s| s.ties > 0).count(), themselves]))
 }
 
 pub(super) fn pairs(input: &Input, tau: f64) -> Pairs<'_> {
@@ -303,7 +310,12 @@ pub(super) fn search(
     Ok((Search::of(same, anchors, shares.items), ranked))
 }
 
-fn retrieval(input: &Input, ranked: &[Ranked], ties: usize, settings: &Settings) -> Result<Retrieval> {
+fn retrieval(
+    input: &Input,
+    ranked: &[Ranked],
+    [ties, themselves]: [usize; 2],
+    settings: &Settings,
+) -> Result<Retrieval> {
     let n = ranked.len();
     let ranks: Vec<usize> = ranked.iter().map(|r| r.rank).collect();
     let replicates = (200_000_000 / n).clamp(100, RESAMPLES);
@@ -347,6 +359,7 @@ fn retrieval(input: &Input, ranked: &[Ranked], ties: usize, settings: &Settings)
         mrr: figure(settings.ranks.len()),
         median_rank: figure(settings.ranks.len() + 1),
         anchors_with_ties: ties,
+        anchors_among_items: themselves,
         by_size: by_size.collect::<Result<_>>()?,
     })
 }
@@ -376,7 +389,8 @@ fn cross_entropy(
     tau: f64,
 ) -> Result<CrossEntropy> {
     let certified = Certified::of(ranked).ok_or_else(|| Error::Input("no anchors".into()))?;
-    let se = estimates.variances.standard_error();
+    // Cosines in float32 are off by some 1e-7, all of them perhaps alike.
+    let se = estimates.variances.standard_error().max(1e-7 / tau);
     let value = estimates.r_inf();
     let mut n2: Vec<f64> = search.anchors().iter().map(|a| 1.0 / a.concentration).collect();
     n2.sort_unstable_by(f64::total_cmp);
@@ -394,6 +408,7 @@ fn cross_entropy(
         mrr_floor: certified.mrr_floor(),
         probability: certified.probability,
         median_n2: n2[n2.len() / 2],
+        divergence: search.anchors().iter().map(|a| a.divergence).sum::<f64>() / n2.len() as f64,
         labelled: labelled(input, search, tau)?,
     })
 }
@@ -451,6 +466,9 @@ fn labelled(input: &Input, search: &Search, tau: f64) -> Result<Option<Labelled>
         kl += found + (input.items() as f64 / count as f64).ln();
     }
     let n = search.anchors().len() as f64;
+    if without == search.anchors().len() {
+        return Ok(None);
+    }
     Ok(Some(Labelled { ece: ece / n, kl: kl / n, without, classes: classes.len() }))
 }
 

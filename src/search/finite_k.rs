@@ -269,7 +269,7 @@ pub struct Training {
     pub bias_se: Option<f64>,
     /// What the leading term says of it: c1/k.
     pub leading: f64,
-    /// Whether k is beyond `k_asymptotic`, where doubling it halves the bias.
+    /// Whether k is beyond `k_asymptotic`, where doubling it halves the bias; none where the sample has fewer items.
     pub in_regime: Option<bool>,
 }
 
@@ -315,7 +315,8 @@ impl FiniteK {
         let least = LEAST_K.max(k_asymptotic.filter(|k| *k <= m as f64 / 4.0).unwrap_or(0.0));
         let slope = |values: Vec<Vec<f64>>, piece: u64| {
             let mut random = Random::new(settings.seed, piece);
-            slope_test(&values, &step_ks, least, RESAMPLES, &mut random).map(SlopeFit::of)
+            let found = slope_test(&values, &step_ks, least, RESAMPLES, &mut random);
+            found.filter(|s| s.slope.is_finite() && s.se.is_finite()).map(SlopeFit::of)
         };
         let all = search.finish()?;
         let recommended = settings.eps.iter().map(|eps| Recommended { eps: *eps, k: search.recommended_k(tau, *eps) });
@@ -333,13 +334,13 @@ impl FiniteK {
             bias: place(k).map(|place| points[place].risk - r_inf),
             bias_se: place(k).map(bias_se),
             leading: all.c1() / k as f64,
-            in_regime: k_asymptotic.map(|least| k as f64 >= least),
+            in_regime: k_asymptotic.filter(|_| k <= m).map(|least| k as f64 >= least),
         });
         Ok(FiniteK {
             sample: sample.size(),
             r_inf,
             r_inf_richardson: steps.last().map(|(one, two)| 2.0 * points[*two].dcl - points[*one].dcl),
-            r_inf_curvature: curvature(&points),
+            r_inf_curvature: k_asymptotic.and_then(|least| curvature(&points, least)),
             c1: all.c1(),
             c1_dcl: all.c1_dcl(),
             slope_dcl: slope(step_rows(&|p| p.dcl), SLOPES),
@@ -361,9 +362,11 @@ fn k_asymptotic(search: &Search, third: &[f64]) -> Option<f64> {
     k.is_finite().then_some(k.max(1.0))
 }
 
-/// R_inf by weighted least squares of R~_k on 1, 1/k and 1/k² over k >= 8; none with fewer than four such k.
-fn curvature(points: &[KPoint]) -> Option<f64> {
-    let used: Vec<&KPoint> = points.iter().filter(|p| p.k >= 8 && p.dcl_se > 0.0).collect();
+/// R_inf by weighted least squares of R~_k on 1, 1/k and 1/k² over k from 8 and half of `least` on, below which further terms count; none
+/// with fewer than four such k.
+fn curvature(points: &[KPoint], least: f64) -> Option<f64> {
+    let from = (least / 2.0).max(8.0);
+    let used: Vec<&KPoint> = points.iter().filter(|p| p.k as f64 >= from && p.dcl_se > 0.0).collect();
     if used.len() < 4 {
         return None;
     }

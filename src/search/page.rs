@@ -27,7 +27,7 @@ pub fn to_markdown(title: &str, analysis: &Analysis, pictures: &[Shown]) -> Stri
         analysis.violations.iter().for_each(|v| out.push_str(&format!("- {v}\n")));
     }
     out.push_str("\n## In short\n\n");
-    sections.iter().filter_map(|s| s.brief.as_ref()).for_each(|brief| out.push_str(&format!("- {brief}\n")));
+    words::briefs(&sections).for_each(|brief| out.push_str(&format!("- {brief}\n")));
     let _ = write!(out, "\n{READ}\n");
     let mut left: Vec<&Shown> = pictures.iter().collect();
     for Section { heading, facts, pictures, .. } in &sections {
@@ -66,6 +66,6 @@ pub fn to_text(analysis: &Analysis) -> String {
     for violation in &analysis.violations {
         let _ = writeln!(out, "BROKEN: {violation}");
     }
-    sections.iter().filter_map(|s| s.brief.as_ref()).for_each(|brief| out.push_str(&format!("{brief}\n")));
+    words::briefs(&sections).for_each(|brief| out.push_str(&format!("{brief}\n")));
     out
 }

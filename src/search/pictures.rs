@@ -116,7 +116,7 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
     Ok(shown(
         picture("k_curve", &chart, numbers)?,
         "The loss of this encoder had it been computed with k negatives. Where the blue line has met the green band, more \
-         negatives no longer change the loss; left of there a larger batch does. The orange line leaves the positive out \
+         negatives no longer change the loss; left of there they do. The orange line leaves the positive out \
          of the denominator and comes from below; where it is too low to be drawn, the table has it.",
     ))
 }

@@ -217,6 +217,12 @@ impl OfRun {
     fn views(&self, encoder: &RunEncoder, split: Split) -> Result<Input> {
         let count = encoder.images(split)?;
         let pairs = self.pairs.min(count / 2);
+        if self.pairs < 2 || self.items < 2 {
+            return Err(Error::Config(format!(
+                "--pairs {} and --items {}: expected at least 2 of both, better thousands",
+                self.pairs, self.items
+            )));
+        }
         if pairs < 2 {
             return Err(Error::Input(format!(
                 "{count} images are too few for a search; expected at least 4, better thousands"
@@ -285,7 +291,12 @@ impl OfRun {
             tau: Some(config.loss.temperature()),
             k: Some(k),
             weince: tail_logit(&config.loss, k),
-            title: self.title(encoder.encoder().file()),
+            title: format!(
+                "{}: {} pairs of {} with a score of {least} or more, among every second sentence that is no anchor",
+                self.title(encoder.encoder().file()),
+                kept.len(),
+                path.display()
+            ),
             data,
         })
     }

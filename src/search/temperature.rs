@@ -20,7 +20,7 @@ pub struct Temperatures {
     pub sample: [usize; 2],
     /// By rising temperature.
     pub points: Vec<Temperature>,
-    /// The temperature at which R_inf is least; none where it is not from 0.005 to 10.
+    /// The temperature at which the softmax over items and positive has the least log-loss; none where it is not from 0.005 to 10.
     pub calibrated: Option<f64>,
     /// What is measured there.
     pub at_calibrated: Option<Temperature>,
@@ -84,21 +84,25 @@ fn point(sample: &Sample, tau: f64, violations: &mut Vec<String>) -> Result<Temp
     })
 }
 
-/// The temperature at which the search softmax finds the positives' mean cosine, the minimum of R_inf, which is convex in 1/τ. None where
-/// it is outside of [`INVERSE`].
+/// The temperature at which the softmax over the items and the positive finds the positives' mean cosine: the minimum of its log-loss, which
+/// is convex in 1/τ and tends to that of R_inf with many items. (R_inf of few items has no minimum where positives are nearer than
+/// nearly all of them.) None where it is outside of [`INVERSE`].
 pub(super) fn calibrated(sample: &Sample) -> Result<Option<f64>> {
     let positives = &sample.input().positives;
     let n = positives.len() as f64;
-    let target = positives.iter().sum::<f64>() / n;
     let excess = |c: f64| -> Result<f64> {
         let sums = sample.pairs(1.0 / c).sums(&mut |_| ())?;
-        let cosine = sums.iter().map(|s| f64::from(s.nearest) + s.moment / s.mass / c);
-        Ok(cosine.sum::<f64>() / n - target)
+        let each = sums.iter().zip(positives).map(|(sum, positive)| {
+            let cosine = f64::from(sum.nearest) + sum.moment / sum.mass / c;
+            // The items' share of the softmax: 1 / (1 + e^{s⁺/τ} / Σ e^{s/τ}).
+            (cosine - positive) / (1.0 + (positive * c - sum.ln_mass(c)).exp())
+        });
+        Ok(each.sum::<f64>() / n)
     };
     // Between two ends of different sign by the line between them, with halved weight of an end that stays (Illinois).
     let [mut low, mut high] = INVERSE;
     let (mut at_low, mut at_high) = (excess(low)?, excess(high)?);
-    if at_low > 0.0 || at_high < 0.0 {
+    if at_low > 0.0 || at_high <= 0.0 {
         return Ok(None);
     }
     let mut side = 0;
@@ -110,7 +114,7 @@ pub(super) fn calibrated(sample: &Sample) -> Result<Option<f64>> {
         let next = if slope > 0.0 { (low * at_high - high * at_low) / slope } else { f64::midpoint(low, high) };
         let next = if next > low && next < high { next } else { f64::midpoint(low, high) };
         let found = excess(next)?;
-        if found.abs() < 1e-9 {
+        if found == 0.0 {
             return Ok(Some(1.0 / next));
         }
         if found < 0.0 {

@@ -72,6 +72,12 @@ pub(super) fn sections(analysis: &Analysis) -> Vec<Section> {
     all
 }
 
+/// What matters, section by section; first what is odd about the embeddings, which all other figures depend on.
+pub(super) fn briefs(sections: &[Section]) -> impl Iterator<Item = &String> {
+    let odd = sections.last().into_iter();
+    odd.chain(&sections[..sections.len().saturating_sub(1)]).filter_map(|s| s.brief.as_ref())
+}
+
 /// Three significant digits, without an exponent where there need be none.
 pub(super) fn significant(x: f64) -> String {
     if x == 0.0 || !x.is_finite() {

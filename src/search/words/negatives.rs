@@ -65,10 +65,17 @@ fn k_brief(analysis: &Analysis) -> String {
     let best = recommended(analysis).map(|(eps, k)| format!("k = {k} is enough for {} nats", plain(eps)));
     let then = best.as_ref().map_or(String::new(), |best| format!("; {best}"));
     let k = analysis.finite_k.training.map_or(0, |t| t.k);
+    // WEINCE's logits are others: of its own loss at other k nothing is measured.
+    let loss = if analysis.weince.is_some() { "InfoNCE loss (WEINCE's own is another)" } else { "loss" };
     match enough(analysis) {
+        Enough::NotGiven if analysis.cross_entropy.dominated > MANY_DOMINATED => format!(
+            "How many negatives are enough is not known: for {} of the anchors one item has most of the softmax, and the \
+             limit is uncertain. Measure at a higher temperature or with more items.",
+            percent(analysis.cross_entropy.dominated)
+        ),
         Enough::NotGiven => match best {
             Some(best) => format!(
-                "{best}: with as many negatives in training or more, a larger batch will not help this encoder."
+                "{best}: with as many negatives in training or more, a larger batch will hardly change this encoder's {loss}."
             ),
             None => "No number of negatives can be recommended from these embeddings.".into(),
         },
@@ -88,11 +95,11 @@ fn k_brief(analysis: &Analysis) -> String {
             significant(missing)
         ),
         Enough::Yes(bias) => format!(
-            "k={k} is within {} nats of its limit; a larger batch will not help this encoder.",
+            "k={k} is within {} nats of its limit; a larger batch will hardly change this encoder's {loss}.",
             at_most(bias.interval[0].abs().max(bias.interval[1].abs()))
         ),
         Enough::No(bias) => format!(
-            "k={k} is {} from its limit, more than {NEAR_LIMIT}: more negatives will still change what is learnt{then}.",
+            "k={k} is {} from its limit, more than {NEAR_LIMIT}: more negatives will still change this encoder's {loss}{then}.",
             with_unit(bias, " nats")
         ),
         Enough::Undecided(bias) => format!(

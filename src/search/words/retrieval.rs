@@ -100,6 +100,14 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
     let tied = ties as f64 / checks.anchors as f64;
     let same = checks.positive_is_anchor as f64 / checks.anchors as f64;
     let mut brief = Vec::new();
+    let themselves = analysis.retrieval.anchors_among_items;
+    if themselves as f64 >= MANY_TIES * checks.anchors as f64 {
+        brief.push(format!(
+            "{} of the anchors have an item at a cosine of 1: the anchors themselves are among the items, or duplicates of them. It \
+             comes before the right one and takes most of the softmax: leave it out of the corpus before anything else here is read.",
+            percent(themselves as f64 / checks.anchors as f64)
+        ));
+    }
     if tied >= MANY_TIES {
         brief.push(format!(
             "{} of the anchors have items exactly as near as their positive, each of which counts against them: {}.",
@@ -158,6 +166,16 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
                 0 => "No ties: ranks do not depend on how they are counted.",
                 _ if tied >= MANY_TIES => "1 % of the anchors or more: ties change the ranks; see above.",
                 _ => "Less than 1 % of the anchors: ties hardly change the ranks.",
+            },
+        ),
+        fact(
+            "Anchors with an item at a cosine of 1",
+            themselves.to_string(),
+            match themselves {
+                0 => "No anchor is among the items, and none has a duplicate there.",
+                _ => {
+                    "Anchors that are items, or duplicates of them: their own search finds these first; leave them out."
+                }
             },
         ),
         fact(

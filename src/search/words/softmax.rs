@@ -6,6 +6,7 @@ use super::{
 };
 use crate::search::analysis::Figure;
 use crate::search::{Analysis, Negatives};
+use crate::theory::bounds::average_ceiling;
 
 pub(super) fn cross_entropy(analysis: &Analysis) -> Section {
     let (found, m) = (&analysis.cross_entropy, analysis.checks.items);
@@ -188,9 +189,11 @@ pub(super) fn temperature(analysis: &Analysis) -> Section {
             plain(at)
         ),
         Fit::TooNear => {
-            "No temperature from 0.005 to 10 fits: the positives are nearer than nearly all items at any of \
-            them. Take more or harder items, and look for duplicates of anchors among the positives."
-                .into()
+            format!(
+                "No temperature from 0.005 to 10 fits: on the sample's {} items nearly every positive is the nearest, and a lower \
+                 temperature is always better. Take more or harder items, or look for duplicates of anchors among the positives.",
+                temperature.sample[1]
+            )
         }
         Fit::NotNear => {
             "No temperature from 0.005 to 10 fits: on average the positives are not nearer than other items. \
@@ -208,35 +211,33 @@ pub(super) fn temperature(analysis: &Analysis) -> Section {
         Some(at) => fact(
             "Calibrated temperature",
             plain(at),
-            "There the softmax expects exactly the similarity that positives have, and R_inf is least; no interval is \
-             measured for it. In training another one can be better: this one describes the encoder that there is.",
+            "There the softmax over the items and the positive expects exactly the similarity that positives have, and its \
+             loss is least; it is measured on the sample, without an interval. In training another one can be better: this one \
+             describes the encoder that there is.",
         ),
-        None => fact("Calibrated temperature", "none", "R_inf has no minimum from 0.005 to 10; see above."),
+        None => fact("Calibrated temperature", "none", "The loss has no minimum from 0.005 to 10; see above."),
     });
-    let nearest = |tau: f64| {
-        let away = |p: &&crate::search::temperature::Temperature| (p.tau / tau).ln().abs();
-        let all = temperature.points.iter().chain(temperature.at_calibrated.as_ref());
-        all.min_by(|a, b| away(a).total_cmp(&away(b))).copied()
+    let (items, divergence) = (analysis.checks.items as f64, analysis.cross_entropy.divergence.max(0.0));
+    let allowed = average_ceiling(analysis.tau);
+    // All of the softmax on one item: no temperature goes beyond.
+    let ceiling = allowed.min(items.ln());
+    let share = divergence / ceiling;
+    let verdict = if share < NEAR_CEILING {
+        "below 80 % the encoder limits the search, not the temperature"
+    } else if allowed < items.ln() {
+        "from 80 % on the temperature is what limits the search: a lower one can tell more items apart"
+    } else {
+        "from 80 % on the number of items is what limits it: nearly all of the softmax is on one"
     };
-    if let Some(point) = nearest(analysis.tau) {
-        let ceiling = point.ceiling.min(point.average_ceiling);
-        let share = point.divergence / ceiling;
-        let verdict = if share >= NEAR_CEILING {
-            "from 80 % on the temperature is what limits the search: a lower one can tell more items apart"
-        } else {
-            "below 80 % the encoder limits the search, not the temperature"
-        };
-        facts.push(fact(
-            format!("How selective the softmax is at {}", plain(point.tau)),
-            format!("{} nats from the uniform law, {} of the ceiling", significant(point.divergence), percent(share)),
-            format!(
-                "An anchor's softmax is as selective as one spread evenly over {} of {} items. On average no encoder gets \
-                 beyond {} nats at this temperature where anchors and items have one law: {verdict}.",
-                significant(point.effective_items),
-                temperature.sample[1],
-                significant(ceiling)
-            ),
-        ));
-    }
+    facts.push(fact(
+        format!("How selective the softmax is at {tau}"),
+        format!("{} nats from the uniform law, {} of the ceiling", significant(divergence), percent(share)),
+        format!(
+            "An anchor's softmax is as selective as one spread evenly over {} of {items} items. On average no encoder gets \
+             beyond {} nats at this temperature with as many items, where anchors and items have one law: {verdict}.",
+            significant(items * (-divergence).exp()),
+            significant(ceiling)
+        ),
+    ));
     Section { heading: "Temperature", brief: Some(brief), facts, pictures: &["tau_curve", "divergence"] }
 }

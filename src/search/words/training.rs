@@ -62,13 +62,16 @@ pub(super) fn generalisation(analysis: &Analysis) -> Section {
         Some(certificate) => {
             let alike = (1.0 / k as f64).ln_1p();
             let text = if certificate.bound < alike {
+                let limit = match certificate.r_inf_bound {
+                    bound if bound < 0.0 => format!("; R_inf is at most {}", significant(bound)),
+                    _ => "; of R_inf it says nothing".to_string(),
+                };
                 format!(
                     "Holds with probability 0.95 for this encoder whatever it is, from {} tuples without a common item, \
-                     and is below {} of an encoder that treats all items alike; R_inf is at most {}. It takes the encoder \
-                     not to have seen these data.",
+                     and is below {} of an encoder that treats all items alike{limit}. It takes the encoder not to have seen \
+                     these data.",
                     certificate.tuples,
-                    significant(alike),
-                    significant(certificate.r_inf_bound)
+                    significant(alike)
                 )
             } else {
                 format!(

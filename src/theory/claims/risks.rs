@@ -80,18 +80,18 @@ impl Bounded {
 }
 
 const T05_CHECKS: [&str; 12] = [
-    "R_k - R_inf above log(1 + e^(2/tau)/k) of Prop 1",
-    "R_inf - R_k and D_k above (e^(2/tau) - 1)^2/(8k) of Prop 1, or 2/tau",
-    "(U) R_k - R_inf above E log(1 + a/k)",
-    "(U) E log(1 + a/k) above log(1 + E[a]/k), or that above the paper's",
-    "(L) D_k above G(1/tau)",
-    "(L) D_k above 1/tau",
-    "(L) D_k above (e^(1/tau) - 1)^2/(2k)",
-    "(Lv) D_k above its bound by v",
+    "R_k - R_inf minus log(1 + e^(2/tau)/k) of Prop 1",
+    "R_inf - R_k and D_k minus (e^(2/tau) - 1)^2/(8k) of Prop 1, or 2/tau",
+    "(U) R_k - R_inf minus E log(1 + a/k)",
+    "(U) E log(1 + a/k) minus log(1 + E[a]/k), or that minus the paper's",
+    "(L) D_k minus G(1/tau)",
+    "(L) D_k minus 1/tau",
+    "(L) D_k minus (e^(1/tau) - 1)^2/(2k)",
+    "(Lv) D_k minus its bound by v",
     "D_k or P_k below 0, or rising in k",
-    "(U) or (L) above the paper's, relative",
-    "v above sinh(1/tau)^2 or w_max - 1",
-    "P_k above log(1 + e^(2/tau)/k)",
+    "(U) or (L) minus the paper's, relative",
+    "v minus sinh(1/tau)^2 or w_max - 1",
+    "P_k minus log(1 + e^(2/tau)/k)",
 ];
 
 fn t05_excesses(model: &Bounded, f: &Formulas) -> [f64; 12] {
@@ -298,11 +298,11 @@ pub fn t07(plan: &Plan, f: &Formulas) -> Result<Ledger> {
     models.par_extend(spheres.par_iter().map(|s| (s.finite_k(), s.moments().a, s.ratio_squared())));
     let all: Vec<[f64; 5]> = models.par_iter().map(|(finite, a, ratio)| t07_excesses(finite, *a, *ratio, f)).collect();
     let names = [
-        "|ECE_k - R_k| above the paper's Prop 2",
-        "|ECE_k - R~_k| above the paper's eq. (12)",
-        "one-sided ECE_k - R_k and |ECE_k - R~_k| above (4 chi^2 + 2)/(tau k)",
-        "ECE_m - R_k above its bound, any m",
-        "R_k - ECE_m above its bound, any m",
+        "|ECE_k - R_k| minus the paper's Prop 2",
+        "|ECE_k - R~_k| minus the paper's eq. (12)",
+        "one-sided ECE_k - R_k and |ECE_k - R~_k| minus (4 chi^2 + 2)/(tau k)",
+        "ECE_m - R_k minus its bound, any m",
+        "R_k - ECE_m minus its bound, any m",
     ];
     for (i, what) in names.into_iter().enumerate() {
         ledger.add(

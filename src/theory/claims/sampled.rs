@@ -592,10 +592,10 @@ pub fn t16(plan: &Plan, f: &Formulas) -> Result<Ledger> {
         })
         .collect();
     let names = [
-        "log rank above the loss",
-        "mean probability of the positive above MRR",
-        "e^(-mean loss) above that probability",
-        "1 - mean loss/log(r + 1) above recall at r",
+        "log rank minus the loss",
+        "mean probability of the positive minus MRR",
+        "e^(-mean loss) minus that probability",
+        "1 - mean loss/log(r + 1) minus recall at r",
     ];
     for (i, what) in names.into_iter().enumerate() {
         ledger.add(
@@ -696,7 +696,7 @@ pub fn t17(plan: &Plan, f: &Formulas) -> Result<Ledger> {
         0.0,
     );
     let limit = model.r_inf() - risk - lower(tau, k as f64);
-    ledger.add("R_inf less R_k above what the certificate adds for it", limit, Expected::AtMost(0.0), 0.0);
+    ledger.add("R_inf less R_k minus what the certificate adds for it", limit, Expected::AtMost(0.0), 0.0);
     // Two losses of 0 and 1, k = 1: mean 1/2, variance 1/2, range 4.
     let log = 40.0_f64.ln();
     let by_hand = 0.5 + (0.5 * log).sqrt() + 28.0 * log / 3.0;

@@ -69,11 +69,11 @@ pub fn t08(plan: &Plan, f: &Formulas) -> Result<Ledger> {
         .collect();
     let (excess, of_laws): (Vec<[f64; 6]>, Vec<[f64; 2]>) = all.into_iter().unzip();
     let names = [
-        "KL(Q||pi) or KL(pi||Q) above G(1/tau)",
-        "G(c) above min(c^2/2, 2c)",
-        "KL(Q||pi) + KL(pi||Q) above min(c^2, 2c tanh(c/2))",
-        "TV(Q, pi) above tanh(c/2)",
-        "chi^2(Q||pi) above sinh(c)^2, relative beyond 1",
+        "KL(Q||pi) or KL(pi||Q) minus G(1/tau)",
+        "G(c) minus min(c^2/2, 2c)",
+        "KL(Q||pi) + KL(pi||Q) minus min(c^2, 2c tanh(c/2))",
+        "TV(Q, pi) minus tanh(c/2)",
+        "chi^2(Q||pi) minus sinh(c)^2, relative beyond 1",
         "KL(Q||pi) falling as 1/tau grows by 1 %",
     ];
     for (i, what) in names.into_iter().enumerate() {
@@ -142,7 +142,7 @@ pub fn t08(plan: &Plan, f: &Formulas) -> Result<Ledger> {
         })
         .collect();
     let (excess, of_codes): (Vec<[f64; 3]>, Vec<[f64; 2]>) = all.into_iter().unzip();
-    for (i, what) in ["E KL(Q||pi) above min(G, 1/tau)", "E KL(pi||Q) above min(G, 1/tau)", "R_inf below -1/tau"]
+    for (i, what) in ["E KL(Q||pi) minus min(G, 1/tau)", "E KL(pi||Q) minus min(G, 1/tau)", "R_inf below -1/tau"]
         .into_iter()
         .enumerate()
     {
@@ -280,13 +280,13 @@ pub fn t09(plan: &Plan, f: &Formulas) -> Result<Ledger> {
         .collect::<Result<Vec<[f64; 9]>>>()?;
     let column = |i: usize| worst(all.iter().map(|e| e[i]));
     let names = [
-        ("|dl| above the paper's Prop 4", 1e-12),
-        ("|dl| above (C1)", 1e-12),
+        ("|dl| minus the paper's Prop 4", 1e-12),
+        ("|dl| minus (C1)", 1e-12),
         // 24 Gauss points on the way.
-        ("|dl| above (C2)", 1e-9),
-        ("(C3) mean move above sqrt(k/N2) PM_2", 1e-12),
-        ("(C3) sqrt(k/N2) PM_2 above K_2 PM_2", 1e-12),
-        ("|dl| above (18)", 1e-12),
+        ("|dl| minus (C2)", 1e-9),
+        ("(C3) mean move minus sqrt(k/N2) PM_2", 1e-12),
+        ("(C3) sqrt(k/N2) PM_2 minus K_2 PM_2", 1e-12),
+        ("|dl| minus (18)", 1e-12),
     ];
     for (i, (what, tolerance)) in names.into_iter().enumerate() {
         ledger.add(format!("{what}, {tuples} random tuples"), column(i), Expected::AtMost(0.0), tolerance);
