@@ -125,7 +125,8 @@ def test_figures_are_those_of_numpy(tmp_path, tau, d):
     # The positive is among the items of this softmax.
     loss = lambda t: np.log1p(np.exp((cosines - own[:, None]) / t).sum(axis=1)).mean()
     best = minimize_scalar(lambda x: loss(np.exp(x)), bounds=np.log([0.005, 10]), method="bounded", options={"xatol": 1e-9})
-    assert calibrated == pytest.approx(np.exp(best.x), rel=1e-4)
+    # Where it falls to the end of the range, nearly every positive is the nearest, and none fits.
+    assert calibrated == (pytest.approx(np.exp(best.x), rel=1e-4) if best.x > np.log(0.0051) else None)
     table = list(csv.DictReader(open(tmp_path / "out" / "k_curve.csv")))
     assert [int(float(row["k"])) for row in table] == sorted(points)
     assert json.load(open(tmp_path / "out" / "search.json")) == found

@@ -103,8 +103,9 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
     let themselves = analysis.retrieval.anchors_among_items;
     if themselves as f64 >= MANY_TIES * checks.anchors as f64 {
         brief.push(format!(
-            "{} of the anchors have an item at a cosine of 1: the anchors themselves are among the items, or duplicates of them. It \
-             comes before the right one and takes most of the softmax: leave it out of the corpus before anything else here is read.",
+            "{} of the anchors have an item at a cosine of 1: the anchors themselves are among the items, or duplicates of them, or \
+             a part of the embeddings has collapsed to a point. Such an item comes before the right one and takes most of the \
+             softmax; leave anchors and duplicates out of the corpus before anything else here is read.",
             percent(themselves as f64 / checks.anchors as f64)
         ));
     }
@@ -174,7 +175,7 @@ pub(super) fn checks(analysis: &Analysis) -> Section {
             match themselves {
                 0 => "No anchor is among the items, and none has a duplicate there.",
                 _ => {
-                    "Anchors that are items, or duplicates of them: their own search finds these first; leave them out."
+                    "Anchors that are items, duplicates of them, or embeddings that have collapsed: these are found first."
                 }
             },
         ),
