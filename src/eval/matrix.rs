@@ -10,21 +10,21 @@ use tch::Kind;
 const FLOATS: &[Kind] = &[Kind::Half, Kind::BFloat16, Kind::Float, Kind::Double];
 
 const ROWS: Wanted = Wanted {
-    what: "two-dimensional floating-point numbers, [rows, columns],",
+    what: "two-dimensional floating-point numbers, [rows, columns]",
     kinds: FLOATS,
     fits: |shape| shape.len() == 2,
     names: &["features", "embeddings"],
 };
 
 const NUMBERS: Wanted = Wanted {
-    what: "floating-point numbers in one dimension, [n], [n, 1] or [1, n],",
+    what: "floating-point numbers in one dimension, [n], [n, 1] or [1, n]",
     kinds: FLOATS,
     fits: |shape| matches!(shape, [_] | [_, 1] | [1, _]),
     names: &[],
 };
 
 const LABELS: Wanted = Wanted {
-    what: "integers in one dimension, [n],",
+    what: "integers in one dimension, [n]",
     kinds: &[Kind::Uint8, Kind::Int8, Kind::Int16, Kind::Int, Kind::Int64],
     fits: |shape| shape.len() == 1,
     names: &["labels"],

@@ -8,7 +8,7 @@
 //! Its stationary points are bracketed on a grid that follows the two scales on which the likelihood can change, and the
 //! highest of them and of the boundary is the fit.
 
-use super::{LikelihoodRatio, Z_95};
+use super::{LikelihoodRatio, Z_95, counted};
 use crate::{Error, Result};
 use std::fmt;
 
@@ -201,8 +201,8 @@ impl GpdFit {
     /// `xi` is found to about nine digits or better. Nothing cancels near `xi = 0`.
     ///
     /// # Errors
-    /// [`Error::Input`] for fewer than [`MIN_EXCEEDANCES`] values, for values that are not positive and finite, and where all are the
-    /// same.
+    /// [`Error::Input`] for fewer than [`MIN_EXCEEDANCES`] values, for values that are not positive and finite, where all are the
+    /// same, and where they spread over so many orders of magnitude that the likelihood's maximum is not found.
     pub fn of(exceedances: &[f64]) -> Result<GpdFit> {
         if let Some(index) = exceedances.iter().position(|y| !(y.is_finite() && *y > 0.0)) {
             let what = match exceedances[index] {
@@ -219,7 +219,8 @@ impl GpdFit {
         let n = exceedances.len();
         if n < MIN_EXCEEDANCES {
             return Err(Error::Input(format!(
-                "a generalised Pareto fit got {n} exceedances; expected at least {MIN_EXCEEDANCES}; take a lower quantile or more anchors"
+                "a generalised Pareto fit got {}; expected at least {MIN_EXCEEDANCES}; take a lower quantile or more anchors",
+                counted(n, "exceedance")
             )));
         }
         let mut sorted = exceedances.to_vec();
@@ -238,6 +239,13 @@ impl GpdFit {
         let count = n as f64;
         let unit = count * largest.ln();
         let exponential = -profile.mean.ln() - 1.0;
+        // The exponential law is one of those over which the maximum is taken.
+        if !(best.height >= exponential - 1e-9 * (1.0 + exponential.abs())) {
+            return Err(Error::Input(format!(
+                "the {n} exceedances spread over too many orders of magnitude to be fitted, from {:e} to {largest:e}: no law better than the exponential one was found; expected exceedances of one scale; look for values of another unit, or fit their logarithms",
+                exceedances.iter().copied().fold(f64::INFINITY, f64::min)
+            )));
+        }
         let errors = match best.at_boundary {
             true => Err(NoErrors::Boundary),
             false if best.gpd.xi <= -0.5 => Err(NoErrors::Irregular { xi: best.gpd.xi }),

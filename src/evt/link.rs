@@ -101,6 +101,11 @@ impl Blend {
     pub fn lambda_95_robust(&self) -> [f64; 2] {
         [self.lambda - Z_95 * self.lambda_error_robust, self.lambda + Z_95 * self.lambda_error_robust]
     }
+
+    /// The wider of both: of few anchors the robust error may be too small, of dependent choices the other one is.
+    pub fn lambda_95_wider(&self) -> [f64; 2] {
+        if self.lambda_error_robust > self.lambda_error { self.lambda_95_robust() } else { self.lambda_95() }
+    }
 }
 
 /// Why there is no blend.

@@ -24,6 +24,11 @@ pub const SHORTFALL_FLOOR: f64 = 1e-6;
 /// The standard normal law's 0.975 quantile: half the width of a 95 % interval, in standard errors.
 pub(crate) const Z_95: f64 = 1.959963984540054;
 
+/// A count with what is counted, in the singular for 1.
+pub(crate) fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A likelihood ratio test of one restriction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LikelihoodRatio {

@@ -4,7 +4,7 @@
 //! similarities end, not that they end at 1: the fitted endpoint and the tail index under the endpoint 1 are given beside it.
 
 use super::gpd::{GpdFit, MIN_EXCEEDANCES};
-use super::{SHORTFALL_FLOOR, gpd};
+use super::{SHORTFALL_FLOOR, counted, gpd};
 use crate::{Error, Result};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -114,7 +114,8 @@ impl fmt::Display for Note {
             Note::Fit(note) => note.fmt(f),
             Note::FewAnchors { anchors } => write!(
                 f,
-                "only {anchors} anchors: intervals by resampling anchors are too narrow below some {FEW_ANCHORS}; take more anchors"
+                "only {}: intervals by resampling anchors are too narrow below some {FEW_ANCHORS}; take more anchors",
+                counted(*anchors, "anchor")
             ),
             Note::BeyondOne { endpoint } => write!(
                 f,
@@ -150,7 +151,8 @@ pub struct Intervals {
     pub xi: [f64; 2],
     /// Of `sigma`.
     pub sigma: [f64; 2],
-    /// Of the largest similarity; infinite where resamples without an endpoint reach into it.
+    /// Of the largest similarity; infinite where resamples without an endpoint reach into it. Up to a fitted `xi = -0.5` it is not valid:
+    /// the fitted endpoint hugs the largest similarity, and that of no resample is larger.
     pub endpoint: [f64; 2],
     /// Of `xi` by probability-weighted moments.
     pub moments_xi: [f64; 2],
@@ -362,7 +364,14 @@ impl<'a> Tail<'a> {
     }
 
     fn peaks(&self, total: usize, quantile: f64) -> Result<Peaks> {
-        let few = |found: usize| {
+        let few = |found: usize, threshold: Option<f64>| {
+            // Without ties as many as are needed but one exceed it.
+            if let Some(threshold) = threshold.filter(|_| needed(total, quantile) > MIN_EXCEEDANCES) {
+                let equal = self.top.iter().filter(|(value, _)| *value == threshold).count();
+                return Error::Input(format!(
+                    "{found} of {total} similarities exceed their {quantile} quantile, as {equal} are equal to it, {threshold}; expected at least {MIN_EXCEEDANCES} that exceed it; look for duplicated or collapsed embeddings, or for similarities cut off at a cap"
+                ));
+            }
             let most = 1.0 - MIN_EXCEEDANCES as f64 / total as f64;
             let what_to_try = match most {
                 q if q > 0.5 => format!("take a quantile below {q:.4}, or more anchors"),
@@ -373,10 +382,10 @@ impl<'a> Tail<'a> {
             ))
         };
         let Some(cut) = self.cut(&vec![1; self.anchors.len()], total, quantile) else {
-            return Err(few(0));
+            return Err(few(0, None));
         };
         if cut.exceedances.len() < MIN_EXCEEDANCES {
-            return Err(few(cut.exceedances.len()));
+            return Err(few(cut.exceedances.len(), Some(cut.threshold)));
         }
         let Cut { threshold, ref exceedances, anchors } = cut;
         let fit = GpdFit::of(exceedances).map_err(|error| match error {

@@ -66,6 +66,9 @@ pub struct Anchors {
     pub gate: WeinceConfig,
 }
 
+/// How the words begin that say whose a gate is which the run's loss does not have.
+pub const NOT_OF_RUN: &str = "WEINCE's defaults, as";
+
 /// The gate whose lambda is computed for a run's loss, and in words whose it is.
 ///
 /// InfoNCE has none: it is the paper's, with the run's temperature. Of the reference's policies those that mix logits have one.

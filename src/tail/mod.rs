@@ -148,6 +148,12 @@ impl Analysis {
         self.intervals.as_ref().ok().map(|i| i.xi).or_else(|| self.peaks.fit.xi_95())
     }
 
+    /// Both ends of the interval of the endpoint over anchors; none up to `xi = -0.5`, where the fitted endpoint hugs the largest
+    /// similarity, which no resample exceeds.
+    pub fn endpoint_interval(&self) -> Option<[f64; 2]> {
+        self.intervals.as_ref().ok().map(|i| i.endpoint).filter(|_| self.peaks.fit.gpd.xi > words::HUGS)
+    }
+
     /// The middle one of the anchors' tail indices.
     pub fn tail_index(&self) -> f64 {
         median(self.anchors.column(|t| t.index))

@@ -3,6 +3,7 @@
 
 use super::anchors::{Anchors, Statistic};
 use super::record::COLUMNS;
+use super::words::number;
 use super::{Analysis, Link, quantile};
 use crate::Result;
 use crate::evt::gpd::Gpd;
@@ -25,6 +26,12 @@ fn series(label: &str, colour: usize, mark: Mark, points: Vec<Point>) -> Series 
     Series { label: label.to_string(), colour, mark, points }
 }
 
+/// A line whose label tells of its 95 % bands where one is drawn.
+fn banded(label: &str, points: Vec<Point>) -> Series {
+    let bands = if points.iter().any(|p| p.band.is_some()) { ", 95 %" } else { "" };
+    series(&format!("{label}{bands}"), WEIBULL, Mark::LineDots, points)
+}
+
 /// Both laws with what they are called.
 fn laws(fit: &GpdFit) -> [(String, usize, Mark, Gpd); 2] {
     let name = match fit.gpd.xi {
@@ -33,7 +40,7 @@ fn laws(fit: &GpdFit) -> [(String, usize, Mark, Gpd); 2] {
         _ => "GPD",
     };
     [
-        (format!("{name}, xi = {:.3}", fit.gpd.xi), WEIBULL, Mark::Line, fit.gpd),
+        (format!("{name}, xi = {}", number(fit.gpd.xi)), WEIBULL, Mark::Line, fit.gpd),
         ("Gumbel-GPD, xi = 0".to_string(), GUMBEL, Mark::Dashed, fit.exponential),
     ]
 }
@@ -169,12 +176,7 @@ fn stability(analysis: &Analysis) -> Result<Vec<Shown>> {
         x: x(),
         y: Axis::linear("xi"),
         series: vec![
-            series(
-                "maximum likelihood, 95 %",
-                WEIBULL,
-                Mark::LineDots,
-                line(&|p| Some(Point { x: 0.0, y: p.fit.gpd.xi, band: p.fit.xi_95() })),
-            ),
+            banded("maximum likelihood", line(&|p| Some(Point { x: 0.0, y: p.fit.gpd.xi, band: p.fit.xi_95() }))),
             series(
                 "probability-weighted moments",
                 2,
@@ -198,10 +200,8 @@ fn stability(analysis: &Analysis) -> Result<Vec<Shown>> {
         title: "Endpoint over thresholds".into(),
         x: x(),
         y: Axis::linear("fitted endpoint, a similarity"),
-        series: vec![series(
-            "maximum likelihood, 95 %",
-            WEIBULL,
-            Mark::LineDots,
+        series: vec![banded(
+            "maximum likelihood",
             line(&|p| {
                 let error = p.fit.errors.ok().and_then(|e| e.endpoint);
                 let end = p.endpoint()?;
@@ -376,16 +376,14 @@ const OF_STATES: [OfState; 4] = [
         title: "Endpoint over training",
         y: "fitted endpoint, a similarity",
         rule: Some((1.0, "1")),
-        value: |s| Some(s.point(s.analysis.peaks.endpoint()?, s.analysis.intervals.as_ref().ok().map(|i| i.endpoint))),
+        value: |s| Some(s.point(s.analysis.peaks.endpoint()?, s.analysis.endpoint_interval())),
     },
     OfState {
         name: "training_link",
         title: "Link of the choices over training",
         y: "lambda of the link",
         rule: Some((0.0, "softmax")),
-        value: |s| {
-            s.link.and_then(|l| l.fit.blend.as_ref().ok()).map(|b| s.point(b.lambda, Some(b.lambda_95_robust())))
-        },
+        value: |s| s.link.and_then(|l| l.fit.blend.as_ref().ok()).map(|b| s.point(b.lambda, Some(b.lambda_95_wider()))),
     },
 ];
 
@@ -410,7 +408,7 @@ const OF_ANCHORS: [(&str, &str, &str, Statistic); 8] = [
 pub fn over_training(states: &[State]) -> Result<Vec<Shown>> {
     let mut all = Vec::new();
     for OfState { name, title, y, rule, value } in OF_STATES {
-        let line = series("most likely, 95 %", WEIBULL, Mark::LineDots, states.iter().filter_map(value).collect());
+        let line = banded("most likely", states.iter().filter_map(value).collect());
         let rules = rule.map(|(at, label)| Rule::Horizontal(at, label.to_string())).into_iter().collect();
         all.extend(over_steps(name, title, y, line, rules)?);
     }

@@ -1,11 +1,11 @@
 //! A diagnosis as one JSON object, and as the table of a terminal.
 
 use super::anchors::Statistic;
-use super::words::{Shape, probability, range};
+use super::words::{OVER_ANCHORS, Shape, digits, probability, range, similarity};
 use super::{Analysis, Link, quantile};
 use crate::evt::gpd::FEW_EXCEEDANCES;
 use crate::evt::link::EndTest;
-use crate::evt::{GpdFit, LikelihoodRatio, Peaks};
+use crate::evt::{GpdFit, LikelihoodRatio, Peaks, counted};
 use serde_json::{Map, Value, json};
 
 /// The keys of a fit: `xi`, `sigma`, `se_xi`, ... `endpoint` is from the threshold on, in the unit of the exceedances. What does not
@@ -78,8 +78,8 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Map<String, Value> {
         put("xi_interval_by", json!("anchors"));
         put("sigma_interval", json!(i.sigma));
         put("threshold_interval", json!(i.threshold));
-        // Without end where it is infinite, which JSON writes as null.
-        put("endpoint_interval", json!(i.endpoint));
+        // Without end where it is infinite, which JSON writes as null; no interval where it would not be valid.
+        put("endpoint_interval", json!(analysis.endpoint_interval()));
         put("moments_xi_interval", json!(i.moments_xi));
         put("bootstrap_se_xi", json!(i.xi_error));
         put("bootstrap_fitted", json!(i.fitted));
@@ -188,27 +188,35 @@ fn of_link(link: &Link) -> Value {
 /// Lines of the table: a name, and what there is.
 pub fn table_of_fit(fit: &GpdFit) -> Vec<(String, String)> {
     let mut rows = vec![("exceedances".to_string(), fit.n.to_string())];
-    fit_rows(&mut rows, fit, fit.xi_95(), fit.gpd.endpoint());
+    fit_rows(&mut rows, fit, fit.xi_95(), "by the fit's own error", fit.gpd.endpoint().map(digits));
     rows
 }
 
-fn fit_rows(rows: &mut Vec<(String, String)>, fit: &GpdFit, interval: Option<[f64; 2]>, endpoint: Option<f64>) {
+/// `by` says what the interval of `xi` is by.
+fn fit_rows(
+    rows: &mut Vec<(String, String)>,
+    fit: &GpdFit,
+    interval: Option<[f64; 2]>,
+    by: &str,
+    endpoint: Option<String>,
+) {
     let mut row = |name: &str, text: String| rows.push((name.to_string(), text));
-    let error = |e: Option<f64>| e.map_or(String::new(), |e| format!(" ± {e:.4}"));
+    let error = |e: Option<f64>| e.map_or(String::new(), |e| format!(" ± {}", digits(e)));
     let errors = fit.errors.ok();
-    row("xi", format!("{:.4}{}", fit.gpd.xi, error(errors.map(|e| e.xi))));
-    row("xi, 95 % interval", interval.map_or("-".to_string(), |i| range(i, 4)));
-    row("sigma", format!("{:.6}{}", fit.gpd.sigma, errors.map_or(String::new(), |e| format!(" ± {:.6}", e.sigma))));
-    row(
-        "endpoint",
-        endpoint.map_or("none".to_string(), |e| format!("{e:.4}{}", error(errors.and_then(|e| e.endpoint)))),
-    );
-    row("log-likelihood", format!("{:.4}", fit.log_likelihood));
+    row("xi", format!("{}{}", digits(fit.gpd.xi), error(errors.map(|e| e.xi))));
+    // At the boundary it says nothing.
+    match interval.filter(|_| !fit.at_boundary) {
+        Some(interval) => row(&format!("xi, 95 % {by}"), range(interval, digits)),
+        None => row("xi, 95 % interval", "-".to_string()),
+    }
+    row("sigma", format!("{}{}", digits(fit.gpd.sigma), error(errors.map(|e| e.sigma))));
+    row("endpoint", endpoint.map_or("none".to_string(), |e| format!("{e}{}", error(errors.and_then(|e| e.endpoint)))));
+    row("log-likelihood", digits(fit.log_likelihood));
     row(
         "against xi = 0",
         format!("likelihood ratio {:.2}, {}", fit.exponential_test.statistic, probability(fit.exponential_test.p)),
     );
-    row("xi by moments", format!("{:.4}{}", fit.moments.gpd.xi, error(fit.moments.xi_error)));
+    row("xi by moments", format!("{}{}", digits(fit.moments.gpd.xi), error(fit.moments.xi_error)));
 }
 
 /// The same of an analysis.
@@ -216,32 +224,32 @@ pub fn table_of(analysis: &Analysis, link: Option<&Link>) -> Vec<(String, String
     let peaks = &analysis.peaks;
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, text: String| rows.push((name.to_string(), text));
-    row("anchors", format!("{} with up to {} negatives", peaks.anchors, analysis.negatives));
-    row("threshold", format!("{:.4}, the {} quantile", peaks.threshold, peaks.quantile));
-    row("peaks", format!("{} of {} anchors", peaks.fit.n, peaks.anchors_with_peaks));
-    fit_rows(&mut rows, &peaks.fit, analysis.xi_interval(), peaks.endpoint());
+    row("anchors", format!("{} with up to {}", peaks.anchors, counted(analysis.negatives, "negative")));
+    row("threshold", format!("{}, the {} quantile", similarity(peaks.threshold), peaks.quantile));
+    row("peaks", format!("{} of {}", peaks.fit.n, counted(peaks.anchors_with_peaks, "anchor")));
+    let by = if analysis.intervals.is_ok() { OVER_ANCHORS } else { "by the fit's own error" };
+    fit_rows(&mut rows, &peaks.fit, analysis.xi_interval(), by, peaks.endpoint().map(similarity));
     let mut row = |name: &str, text: String| rows.push((name.to_string(), text));
-    if let Ok(i) = &analysis.intervals {
-        row("endpoint, 95 % interval", range(i.endpoint, 4));
+    if let Some(interval) = analysis.endpoint_interval() {
+        row("endpoint, 95 % over anchors", range(interval, similarity));
     }
     if let Some(h) = peaks.hill {
-        row("index if the end is 1", format!("{:.3}, xi = {:.4}", h.index, -1.0 / h.index));
+        row("index if the end is 1", format!("{}, xi = {}", digits(h.index), digits(-1.0 / h.index)));
     }
     for (name, value) in COLUMNS {
         let values: Vec<f64> = analysis.anchors.column(value).into_iter().filter(|v| !v.is_nan()).collect();
         if !values.is_empty() {
             let place = |share: f64| quantile(values.clone(), share);
             row(
-                &format!("{}, median (5 % to 95 %)", name.replace('_', " ")),
-                format!("{:.4} ({:.4} to {:.4})", place(0.5), place(0.05), place(0.95)),
+                &format!("anchors' own {}, median (5 % to 95 %)", name.replace('_', " ")),
+                format!("{} ({} to {})", digits(place(0.5)), digits(place(0.05)), digits(place(0.95))),
             );
         }
     }
     if let Some(blend) = link.and_then(|l| l.fit.blend.as_ref().ok()) {
-        row("link: lambda", format!("{:.4} ± {:.4}", blend.lambda, blend.lambda_error));
-        row("link: 95 % interval", range(blend.lambda_95(), 4));
-        row("link: the same, robust", range(blend.lambda_95_robust(), 4));
-        row("link: kappa", format!("{:.4}", blend.kappa));
+        row("link: lambda", digits(blend.lambda));
+        row("link: lambda, 95 %, the wider", range(blend.lambda_95_wider(), digits));
+        row("link: kappa", digits(blend.kappa));
     }
     if let Some(link) = link {
         row("link: by AIC", link.by_aic());

@@ -1,12 +1,12 @@
 //! What a diagnosis found, in sentences: findings first, then what a reader has to know about them.
 
 use super::winners::{Link, Winner};
-use super::{Analysis, quantile};
+use super::{Analysis, anchors, quantile};
 use crate::config::loss::{BetaConfig, Evidence, Pivot};
-use crate::evt::link::NoBlend;
+use crate::evt::gpd::FEW_EXCEEDANCES;
+use crate::evt::link::{Blend, EndTest, NoBlend};
 use crate::evt::pot::HILL_POINTS;
-use crate::evt::{GpdFit, Peaks, SHORTFALL_FLOOR};
-use crate::theory::weince::{Regime, regime};
+use crate::evt::{GpdFit, Peaks, SHORTFALL_FLOOR, counted};
 use serde::Serialize;
 
 /// A sentence or two.
@@ -58,6 +58,9 @@ const STABLE: f64 = 0.1;
 /// A negative `xi` nearer to 0 is told to be small: its endpoint is ten scales away.
 const SMALL: f64 = 0.1;
 
+/// Up to this `xi` the fitted endpoint hugs the largest peak.
+pub(super) const HUGS: f64 = -0.5;
+
 /// The quantile from which on thresholds are looked at for stability.
 const STABLE_FROM: f64 = 0.95;
 
@@ -70,12 +73,58 @@ pub(super) fn probability(p: f64) -> String {
     }
 }
 
-/// Both ends of an interval; without end where it has none.
-pub(super) fn range([low, high]: [f64; 2], decimals: usize) -> String {
-    match high.is_finite() {
-        true => format!("{low:.decimals$} to {high:.decimals$}"),
-        false => format!("{low:.decimals$} to no end"),
+/// Of a share of anchors from which on a criticality of 0.5 or more is no exception.
+const SOME: f64 = 0.05;
+
+/// What an interval is by.
+pub(super) const OVER_ANCHORS: &str = "over anchors";
+const BY_OWN_ERROR: &str = "by the fit's own error, which takes peaks as independent";
+
+/// A number with some significant digits, of any scale.
+fn significant(value: f64, digits: i32) -> String {
+    let size = value.abs();
+    if value == 0.0 {
+        "0".to_string()
+    } else if (1e-4..1e5).contains(&size) {
+        let decimals = (digits - 1 - size.log10().floor() as i32).max(0) as usize;
+        format!("{value:.decimals$}")
+    } else {
+        let decimals = (digits - 1).max(0) as usize;
+        format!("{value:.decimals$e}")
     }
+}
+
+/// A number with four significant digits, for sentences.
+pub(super) fn number(value: f64) -> String {
+    significant(value, 4)
+}
+
+/// The same with five, for tables.
+pub(super) fn digits(value: f64) -> String {
+    significant(value, 5)
+}
+
+/// A similarity; very near to 1 as what it is away from it.
+pub(super) fn similarity(value: f64) -> String {
+    let away = 1.0 - value;
+    match away.abs() {
+        0.0 => "1".to_string(),
+        size if size < 1e-4 => format!("1 {} {size:.1e}", if away > 0.0 { '-' } else { '+' }),
+        _ => digits(value),
+    }
+}
+
+/// Both ends of an interval, each as `text` has it; without end where it has none.
+pub(super) fn range([low, high]: [f64; 2], text: fn(f64) -> String) -> String {
+    match high.is_finite() {
+        true => format!("{} to {}", text(low), text(high)),
+        false => format!("{} to no end", text(low)),
+    }
+}
+
+/// What the interval of an analysis' `xi` is by.
+fn interval_by(analysis: &Analysis) -> &'static str {
+    if analysis.intervals.is_ok() { OVER_ANCHORS } else { BY_OWN_ERROR }
 }
 
 fn percent(share: f64) -> String {
@@ -104,11 +153,16 @@ impl Text {
 /// Of a fit to exceedances alone.
 pub fn of_fit(fit: &GpdFit) -> Vec<Word> {
     let mut text = Text::default();
-    shape(&mut text, fit, fit.xi_95(), "");
+    shape(&mut text, fit, fit.xi_95(), BY_OWN_ERROR);
     if let Some(end) = fit.gpd.endpoint() {
         let error = fit.errors.ok().and_then(|e| e.endpoint);
-        let error = error.map_or(String::new(), |e| format!(" (standard error {e:.4})"));
-        text.find(format!("The fitted law ends at {end:.4}{error} above the threshold."));
+        let error = error.map_or(String::new(), |e| format!(" (standard error {})", number(e)));
+        let hugs = match fit.gpd.xi {
+            _ if fit.at_boundary => ", at the largest exceedance, as it always does at the boundary",
+            xi if xi <= HUGS => ", which is that of the largest exceedance nearly",
+            _ => "",
+        };
+        text.find(format!("The fitted law ends at {}{error} above the threshold{hugs}.", number(end)));
     }
     moments(&mut text, fit);
     for note in fit.notes() {
@@ -121,7 +175,7 @@ pub fn of_fit(fit: &GpdFit) -> Vec<Word> {
 pub fn of(analysis: &Analysis, link: Option<&Link>) -> Vec<Word> {
     let mut text = Text::default();
     let peaks = &analysis.peaks;
-    shape(&mut text, &peaks.fit, analysis.xi_interval(), " over anchors");
+    shape(&mut text, &peaks.fit, analysis.xi_interval(), interval_by(analysis));
     endpoint(&mut text, analysis);
     spread(&mut text, &analysis.peaks);
     stability(&mut text, analysis);
@@ -144,30 +198,46 @@ pub fn of(analysis: &Analysis, link: Option<&Link>) -> Vec<Word> {
 pub fn over_training(first: (u64, &Analysis), last: (u64, &Analysis)) -> Vec<Word> {
     let ((before, a), (after, b)) = (first, last);
     let mut text = Text::default();
+    // At the boundary there is none that says anything.
+    let interval = |x: &Analysis| x.xi_interval().filter(|_| !x.peaks.fit.at_boundary);
     let xi = |x: &Analysis| {
-        let interval = x.xi_interval().map_or(String::new(), |i| format!(" ({})", range(i, 3)));
-        format!("{:.3}{interval}", x.peaks.fit.gpd.xi)
+        let within = match interval(x) {
+            Some(i) => format!(" (95 % {}: {})", interval_by(x), range(i, number)),
+            None if x.peaks.fit.at_boundary => " (the boundary)".to_string(),
+            None => String::new(),
+        };
+        format!("{}{within}", number(x.peaks.fit.gpd.xi))
     };
-    let verdict = match (a.xi_interval(), b.xi_interval()) {
+    let verdict = match (interval(a), interval(b)) {
         (Some(i), Some(j)) if i[1] < j[0] => ": it rose, and the tail ends less abruptly",
         (Some(i), Some(j)) if j[1] < i[0] => ": it fell, and the tail ends more abruptly",
         (Some(_), Some(_)) => ", and the intervals overlap",
         _ => "",
     };
     text.find(format!("From step {before} to step {after}, xi goes from {} to {}{verdict}.", xi(a), xi(b)));
-    let end = |x: &Analysis| x.peaks.endpoint().map_or("none".to_string(), |e| format!("{e:.4}"));
-    text.find(format!(
-        "The fitted endpoint goes from {} to {}, the tail index from {:.2} to {:.2}.",
-        end(a),
-        end(b),
-        a.tail_index(),
-        b.tail_index()
-    ));
+    if !a.peaks.fit.at_boundary && !b.peaks.fit.at_boundary {
+        let end = |x: &Analysis| x.peaks.endpoint().map_or("none".to_string(), similarity);
+        text.find(format!("The fitted endpoint goes from {} to {}.", end(a), end(b)));
+    }
+    text.find(format!("The tail index goes from {} to {}.", number(a.tail_index()), number(b.tail_index())));
+    let with = |x: &Analysis| x.peaks.anchors_with_peaks;
+    if 2 * with(b) <= with(a) {
+        text.find(format!(
+            "{} of {} anchors have peaks before, and {} of {} after: the peaks have drawn together to a part of the anchors.",
+            with(a),
+            a.peaks.anchors,
+            with(b),
+            b.peaks.anchors
+        ));
+    }
     let mean = |x: &Analysis| x.anchors.column(|t| t.lambda).iter().sum::<f64>() / x.anchors.tails.len() as f64;
     let near = |x: &Analysis| quantile(x.anchors.column(|t| t.rho), 0.5);
     text.find(format!(
-        "The median distance of the hardest negative goes from {:.4} to {:.4}, and lambda, in the mean over anchors, from {:.3} to {:.3}.",
-        near(a), near(b), mean(a), mean(b)
+        "The median distance of the hardest negative goes from {} to {}, and lambda, in the mean over anchors, from {} to {}.",
+        number(near(a)),
+        number(near(b)),
+        number(mean(a)),
+        number(mean(b))
     ));
     text.done()
 }
@@ -180,31 +250,46 @@ fn sentence(note: &str) -> String {
 }
 
 fn shape(text: &mut Text, fit: &GpdFit, interval: Option<[f64; 2]>, by: &str) {
-    let xi = fit.gpd.xi;
-    let within = interval.map_or(String::new(), |i| format!(" (95 %{by}: {})", range(i, 3)));
+    let xi = number(fit.gpd.xi);
+    let comma = if by == OVER_ANCHORS { "" } else { "," };
+    let within = interval.map_or(String::new(), |i| format!(" (95 %{comma} {by}: {})", range(i, number)));
     let test =
         format!("likelihood ratio {:.1}, {}", fit.exponential_test.statistic, probability(fit.exponential_test.p));
     text.find(match Shape::of(fit, interval) {
         Shape::Boundary => format!(
             "xi is at the boundary -1 ({test} against xi = 0): the tail ends as abruptly as a uniform law's or more; the fit says no more than that."
         ),
-        Shape::Negative => format!(
-            "xi = {xi:.3}{within} is clearly negative: the tail has an endpoint (Weibull domain), and the exponential tail of the Gumbel domain fits worse ({test})."
+        Shape::Negative if interval.is_some() && fit.n >= FEW_EXCEEDANCES => format!(
+            "xi = {xi}{within} is clearly negative: the tail has an endpoint (Weibull domain), and the exponential tail of the Gumbel domain fits worse ({test})."
+        ),
+        Shape::Negative => {
+            let lacks = if interval.is_none() { "without an interval" } else { "with so few peaks" };
+            format!(
+                "xi = {xi}{within} seems negative, {lacks}: the tail would have an endpoint (Weibull domain), and the exponential tail of the Gumbel domain fits worse ({test})."
+            )
+        }
+        Shape::NearZero if fit.exponential_test.p < 0.05 => format!(
+            "xi = {xi}{within} cannot be told from 0, as the interval {by} is too wide to tell an exponential tail from one with an endpoint or a power law; the likelihood ratio, which takes peaks as independent, is against xi = 0 ({test})."
         ),
         Shape::NearZero => format!(
-            "xi = {xi:.3}{within} cannot be told from 0 ({test}): an exponential tail, which softmax assumes, fits as well as one with an endpoint."
+            "xi = {xi}{within} cannot be told from 0 ({test}): an exponential tail, which softmax assumes, fits as well as one with an endpoint."
         ),
         Shape::Positive => format!(
-            "xi = {xi:.3}{within} is positive: within the reach of this threshold the tail is a power law and shows no endpoint ({test}); a bounded similarity ends all the same, so that the law does not hold up to the end. Duplicates or clusters near the anchors do this."
+            "xi = {xi}{within} is positive: within the reach of this threshold the tail is a power law and shows no endpoint ({test}); a bounded similarity ends all the same, so that the law does not hold up to the end. Duplicates or clusters near the anchors do this."
         ),
     });
-    if Shape::of(fit, interval) == Shape::Negative && xi > -SMALL {
+    if Shape::of(fit, interval) == Shape::Negative && fit.gpd.xi > -SMALL {
         text.caution(format!(
-            "xi = {xi:.3} is small: as far as there are peaks, the tail is nearly exponential, and its endpoint is far from all of them."
+            "xi = {xi} is small: as far as there are peaks, the tail is nearly exponential, and its endpoint is far from all of them."
         ));
     }
-    if let (true, Some(inside)) = (fit.at_boundary, fit.inside) {
-        text.caution(format!("The likelihood has another, lower maximum at xi = {:.3}.", inside.xi));
+    if fit.at_boundary {
+        text.caution(
+            "At the boundary no law with xi >= -1 need fit the peaks: look at the plot of quantiles before any number of the fit is used.".into(),
+        );
+        if let Some(inside) = fit.inside {
+            text.caution(format!("The likelihood has another, lower maximum at xi = {}.", number(inside.xi)));
+        }
     }
 }
 
@@ -212,9 +297,9 @@ fn endpoint(text: &mut Text, analysis: &Analysis) {
     let peaks = &analysis.peaks;
     let known = peaks.hill.map(|h| {
         format!(
-            " If similarities end at 1, the peaks' tail index is {:.2}, and xi would be {:.3}.",
-            h.index,
-            -1.0 / h.index
+            " If similarities end at 1, the peaks' tail index is {}, and xi would be {}.",
+            number(h.index),
+            number(-1.0 / h.index)
         )
     });
     let known = known.unwrap_or_default();
@@ -222,24 +307,31 @@ fn endpoint(text: &mut Text, analysis: &Analysis) {
         text.find(format!("The fitted law has no endpoint.{known}"));
         return;
     };
+    let end = similarity(end);
     if peaks.fit.at_boundary {
         text.find(format!(
-            "The fitted law ends at the largest peak, {end:.4}, as it always does at the boundary: it tells nothing of where similarities end.{known}"
+            "The fitted law ends at the largest peak, {end}, as it always does at the boundary: it tells nothing of where similarities end.{known}"
         ));
         return;
     }
-    let interval = analysis.intervals.as_ref().ok().map(|i| i.endpoint);
-    let within = interval.map_or(String::new(), |i| format!(" (95 % over anchors: {})", range(i, 4)));
+    if peaks.fit.gpd.xi <= HUGS {
+        text.find(format!(
+            "The fitted endpoint is {end}, that of the largest peak nearly, as it always is up to xi = {HUGS}: an interval by resampling cannot reach beyond what was seen, so that it tells nothing of whether the endpoint is 1, and there is none.{known}"
+        ));
+        return;
+    }
+    let interval = analysis.endpoint_interval();
+    let within = interval.map_or(String::new(), |i| format!(" (95 % over anchors: {})", range(i, similarity)));
     text.find(match interval {
         Some([_, high]) if high < 1.0 => format!(
-            "The fitted endpoint is {end:.4}{within}, below 1: that xi is negative is no evidence for WEINCE's endpoint 1.{known}"
+            "The fitted endpoint is {end}{within}, below 1: this is no evidence for WEINCE's endpoint 1, as xi < 0 alone is none, and none against it either where the law holds only approximately. Uniform directions in 32 dimensions give 0.84, although they end at 1.{known}"
         ),
-        Some([low, _]) if low <= 1.0 => format!("The fitted endpoint is {end:.4}{within}: an endpoint at 1 agrees with the peaks.{known}"),
+        Some([low, _]) if low <= 1.0 => format!("The fitted endpoint is {end}{within}: an endpoint at 1 agrees with the peaks.{known}"),
         Some(_) => format!(
-            "The fitted endpoint is {end:.4}{within}, beyond any cosine: the law holds only approximately at this threshold.{known}"
+            "The fitted endpoint is {end}{within}, beyond any cosine: the law holds only approximately at this threshold.{known}"
         ),
         None => format!(
-            "The fitted endpoint is {end:.4}, without an interval; that xi is negative would be no evidence that it is 1.{known}"
+            "The fitted endpoint is {end}, without an interval; that xi is negative would be no evidence that it is 1.{known}"
         ),
     });
 }
@@ -255,6 +347,9 @@ fn spread(text: &mut Text, peaks: &Peaks) {
 }
 
 fn stability(text: &mut Text, analysis: &Analysis) {
+    if analysis.peaks.fit.at_boundary {
+        return;
+    }
     let fits = analysis.grid.iter().filter(|(q, _)| *q >= STABLE_FROM);
     let fits: Vec<(f64, f64)> = fits.filter_map(|(q, p)| Some((*q, p.as_ref().ok()?.fit.gpd.xi))).collect();
     let (Some(first), Some(last)) = (fits.first(), fits.last()) else { return };
@@ -263,7 +358,8 @@ fn stability(text: &mut Text, analysis: &Analysis) {
     }
     let low = fits.iter().map(|f| f.1).fold(f64::INFINITY, f64::min);
     let high = fits.iter().map(|f| f.1).fold(f64::NEG_INFINITY, f64::max);
-    let over = format!("from the quantile {} to {} it lies between {low:.3} and {high:.3}", first.0, last.0);
+    let over =
+        format!("from the quantile {} to {} it lies between {} and {}", first.0, last.0, number(low), number(high));
     if high - low <= STABLE {
         text.find(format!("xi is stable over thresholds: {over}."));
     } else {
@@ -277,8 +373,9 @@ fn moments(text: &mut Text, fit: &GpdFit) {
     let apart = (pwm.gpd.xi - fit.gpd.xi).abs();
     if apart > 0.1 && apart > 3.0 * error {
         text.caution(format!(
-            "Probability-weighted moments give xi = {:.3} and maximum likelihood {:.3}: a generalised Pareto law does not describe the peaks well.",
-            pwm.gpd.xi, fit.gpd.xi
+            "Probability-weighted moments give xi = {} and maximum likelihood {}: a generalised Pareto law does not describe the peaks well.",
+            number(pwm.gpd.xi),
+            number(fit.gpd.xi)
         ));
     }
 }
@@ -291,8 +388,9 @@ fn dimension(text: &mut Text, analysis: &Analysis) {
     }
     let points = if analysis.negatives > HILL_POINTS { HILL_POINTS } else { analysis.anchors.points };
     text.find(format!(
-        "The tail index h is {h:.2} (median over anchors, of the {points} nearest negatives each, for an endpoint at 1): near an anchor the embeddings fill about 2 h = {:.1} dimensions.",
-        2.0 * h
+        "The tail index h is {} (median over anchors, of the {points} nearest negatives each, for an endpoint at 1): near an anchor the embeddings fill about 2 h = {} dimensions. It is too low where h is large (uniform spheres, 64 of 5000: h = 3.5 gives 3.2, 7.5 gives 6.1, 15.5 gives 10.4), and depends on the number of negatives.",
+        number(h),
+        number(2.0 * h)
     ));
 }
 
@@ -302,12 +400,12 @@ fn gate(text: &mut Text, analysis: &Analysis) {
     let tails = &anchors.tails;
     let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
     text.find(format!(
-        "lambda is {:.3} in the mean over anchors (5 % and 95 % quantiles {:.3} and {:.3}), by {}, with {} negatives and a tail of {}.",
-        mean(anchors.column(|t| t.lambda)),
-        quantile(anchors.column(|t| t.lambda), 0.05),
-        quantile(anchors.column(|t| t.lambda), 0.95),
+        "lambda is {} in the mean over anchors (5 % and 95 % quantiles {} and {}), by {}, with {} and a tail of {}.",
+        number(mean(anchors.column(|t| t.lambda))),
+        number(quantile(anchors.column(|t| t.lambda), 0.05)),
+        number(quantile(anchors.column(|t| t.lambda), 0.95)),
         analysis.gate_of,
-        anchors.negatives,
+        counted(anchors.negatives, "negative"),
         anchors.points
     ));
     let above = tails.iter().filter(|t| t.delta_aic > gate.margin).count() as f64 / tails.len() as f64;
@@ -351,26 +449,34 @@ fn critical(text: &mut Text, analysis: &Analysis) {
     let anchors = &analysis.anchors;
     let middle = quantile(anchors.column(|t| t.criticality), 0.5);
     let (half, one) = (anchors.share(|t| t.criticality >= 0.5), anchors.share(|t| t.criticality >= 1.0));
-    let shares = format!("it is 0.5 or more for {} and 1 or more for {} of the anchors", percent(half), percent(one));
-    let start = format!("Criticality lambda beta / h is {middle:.3} (median)");
-    let worst = if one >= 0.5 {
-        Regime::NoLimit
-    } else if half >= 0.5 {
-        Regime::InfiniteVariance
-    } else {
-        regime(middle)
+    let start = format!(
+        "Criticality lambda beta / h is 0.5 or more for {} and 1 or more for {} of the anchors (median {})",
+        percent(half),
+        percent(one),
+        number(middle)
+    );
+    let whose = match analysis.gate_of.starts_with(anchors::NOT_OF_RUN) {
+        true => " This is of WEINCE's gate on these embeddings, not of the run's loss.",
+        false => "",
     };
-    match worst {
-        Regime::FiniteVariance => text.find(format!(
-            "{start}, below 0.5: the weights of the negatives have a finite variance, and the loss nears its limit as 1/k; {shares}."
-        )),
-        Regime::InfiniteVariance => text.caution(format!(
-            "{start}, between 0.5 and 1: the weights of the negatives have an infinite variance, the bias of k negatives falls as k^-{:.2} only, and losses at different k are not comparable; {shares}.",
-            1.0 / middle - 1.0
-        )),
-        Regime::NoLimit => text.caution(format!(
-            "{start}, 1 or more: with more and more negatives the loss has no limit; its value is set by the cap {SHORTFALL_FLOOR:e} and by k; {shares}."
-        )),
+    if one >= 0.5 {
+        text.caution(format!(
+            "{start}: with more and more negatives the loss has no limit; its value is set by the cap {SHORTFALL_FLOOR:e} and by k.{whose}"
+        ));
+    } else if half >= 0.5 {
+        // The median may lie a rank away from what the shares say.
+        let rate = 1.0 / middle.clamp(0.5, 1.0) - 1.0;
+        text.caution(format!(
+            "{start}: the weights of the negatives have an infinite variance, the bias of k negatives falls as k^-{rate:.2} only, and losses at different k are not comparable.{whose}"
+        ));
+    } else if half >= SOME {
+        text.caution(format!(
+            "{start}: for those the weights of the negatives have an infinite variance, from 1 on no mean either, and the loss, a mean over anchors, does not near a limit as 1/k; losses at different k are not comparable.{whose}"
+        ));
+    } else {
+        text.find(format!(
+            "{start}: the weights of the negatives have a finite variance for nearly all, and the loss nears its limit as 1/k.{whose}"
+        ));
     }
 }
 
@@ -386,9 +492,9 @@ fn choices(text: &mut Text, link: &Link) {
     );
     match &fit.blend {
         Ok(blend) => {
-            let robust = blend.lambda_95_robust();
-            let interval = range(robust, 3);
-            let verdict = match robust {
+            let within = blend.lambda_95_wider();
+            let interval = range(within, number);
+            let verdict = match within {
                 [low, high] if low <= 0.0 && high >= 1.0 => "neither softmax nor Weibit can be excluded",
                 [low, high] if low <= 0.0 && high >= 0.0 => "softmax (lambda = 0) cannot be excluded",
                 [low, high] if low <= 1.0 && high >= 1.0 => "Weibit (lambda = 1) cannot be excluded",
@@ -399,13 +505,14 @@ fn choices(text: &mut Text, link: &Link) {
                 _ => "a blend: neither softmax nor Weibit alone",
             };
             text.find(format!(
-                "{start}: lambda = {:.3} (95 %, robust over anchors: {interval}); {verdict}. Softmax is tested with {} (boundary: {}), Weibit with {} (boundary: {}). By AIC: {}.",
-                blend.lambda,
+                "{start}: lambda = {} (95 %, the wider of the intervals by the information and robust over anchors: {interval}); {verdict}. Softmax is tested with {} (boundary: {}), Weibit with {} (boundary: {}). By AIC: {}.{}",
+                number(blend.lambda),
                 probability(blend.softmax_test.two_sided.p),
                 probability(blend.softmax_test.p_boundary),
                 probability(blend.weibit_test.two_sided.p),
                 probability(blend.weibit_test.p_boundary),
-                link.by_aic()
+                link.by_aic(),
+                disagreement(blend)
             ));
         }
         Err(why @ (NoBlend::Separated | NoBlend::NearlySeparated { .. })) => {
@@ -417,7 +524,22 @@ fn choices(text: &mut Text, link: &Link) {
         "This lambda is of choices between similarity and endpoint coordinate on one scale, and depends on their units and on the candidates; it is not the lambda of the loss's gate.".into(),
     );
     if link.draws > 1 {
-        text.caution("Choices of one anchor depend on each other: only the robust interval counts; the tests and AIC take them as independent.".into());
+        text.caution("Choices of one anchor depend on each other: the interval knows that where it is the robust one; the tests and AIC take them as independent.".into());
+    }
+}
+
+/// Ends of the blend that the interval excludes and the likelihood ratio does not, or the other way round.
+fn disagreement(blend: &Blend) -> String {
+    let [low, high] = blend.lambda_95_wider();
+    let ends = [("softmax", 0.0, &blend.softmax_test), ("Weibit", 1.0, &blend.weibit_test)];
+    let differ = |(_, end, test): &&(&str, f64, &EndTest)| (low <= *end && *end <= high) == (test.two_sided.p < 0.05);
+    let names: Vec<&str> = ends.iter().filter(differ).map(|end| end.0).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        names => format!(
+            " On {} the interval and the likelihood ratio disagree: more choices are needed to tell.",
+            names.join(" and on ")
+        ),
     }
 }
 
@@ -437,8 +559,10 @@ fn sample(text: &mut Text, analysis: &Analysis) {
     let d = analysis.duplicates;
     if d.pairs > 0 {
         text.caution(format!(
-            "{} pairs, of {} of the {} anchors, are duplicates: similarities within {SHORTFALL_FLOOR:e} of 1. They pull xi up and beta down, and the link gives them no gradient; leave duplicates out of the data.",
-            d.pairs, d.anchors, analysis.peaks.anchors
+            "{}, of {} of the {}, are duplicates: similarities within {SHORTFALL_FLOOR:e} of 1. They pull xi up and beta down, and the link gives them no gradient; leave duplicates out of the data.",
+            counted(d.pairs, "pair"),
+            d.anchors,
+            counted(analysis.peaks.anchors, "anchor")
         ));
     }
     if let Some(h) = analysis.hubs.filter(|h| h.ratio >= HUBS) {
@@ -455,22 +579,24 @@ fn sample(text: &mut Text, analysis: &Analysis) {
     }
     if analysis.left_out > 0 {
         text.caution(format!(
-            "{} negatives of the anchor's own class were left out; the loss has them.",
-            analysis.left_out
+            "Left out: {} of the anchor's own class, which the loss has.",
+            counted(analysis.left_out, "negative")
         ));
     }
     let anchors = &analysis.anchors;
     if anchors.points * 2 > anchors.negatives {
         text.caution(format!(
-            "An anchor's tail is {} of its {} negatives, which is no tail: rho, beta and delta-AIC describe the bulk; take more candidates.",
-            anchors.points, anchors.negatives
+            "An anchor's tail is {} of its {}, which is no tail: rho, beta and delta-AIC describe the bulk; take more candidates.",
+            anchors.points,
+            counted(anchors.negatives, "negative")
         ));
     }
     let own = quantile(anchors.xis(), 0.5);
     if (own - analysis.peaks.fit.gpd.xi).abs() > STABLE {
         text.caution(format!(
-            "The anchors' own tails have xi = {own:.3} in the median, and all peaks together {:.3}: over one threshold, peaks are of the anchors that are near to others, and mix tails of different reach.",
-            analysis.peaks.fit.gpd.xi
+            "The anchors' own tails have xi = {} in the median, and all peaks together {}: over one threshold, peaks are of the anchors that are near to others, and mix tails of different reach.",
+            number(own),
+            number(analysis.peaks.fit.gpd.xi)
         ));
     }
     let with = anchors.xis().len();

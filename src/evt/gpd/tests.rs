@@ -1,5 +1,6 @@
 use super::super::testing::{draws, numbers, rng};
 use super::*;
+use rand::Rng;
 use rand::seq::SliceRandom;
 use serde_json::Value;
 
@@ -397,4 +398,20 @@ fn a_maximum_inside_is_told_beside_the_boundary() {
         }
     }
     assert!((5..200).contains(&found), "{found} of 300");
+}
+
+#[test]
+fn what_spreads_too_far_is_refused() {
+    // exp(100 z) of normal z, by Box and Muller.
+    let mut rng = rng(4);
+    let mut normal = || {
+        let (radius, angle) = (rng.random::<f64>().max(1e-300), rng.random::<f64>());
+        (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+    };
+    let sample: Vec<f64> = (0..500).map(|_| (100.0 * normal()).exp()).collect();
+    let error = GpdFit::of(&sample).unwrap_err().to_string();
+    assert!(error.contains("spread over too many orders of magnitude to be fitted"), "{error}");
+    // A wide sample that has a law is fitted, and at least as likely by it as by the exponential one.
+    let fit = GpdFit::of(&draws(Gpd { xi: 3.0, sigma: 1e-200 }, 500, 4)).unwrap();
+    assert!(fit.log_likelihood >= fit.exponential_log_likelihood && (fit.gpd.xi - 3.0).abs() < 1.0, "{fit:?}");
 }

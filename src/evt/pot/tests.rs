@@ -198,3 +198,12 @@ fn notes_say_few_anchors_and_impossible_endpoints() {
     assert!(notes.iter().any(|n| matches!(n, Note::BeyondOne { .. })), "{notes:?}");
     assert!(notes.iter().any(|n| n.to_string().contains("more than any cosine")), "{notes:?}");
 }
+
+#[test]
+fn ties_at_the_quantile_are_named() {
+    let tied = vec![vec![0.5; 400]; 20];
+    let slices: Vec<&[f64]> = tied.iter().map(Vec::as_slice).collect();
+    let error = Peaks::over(&slices, 0.99).unwrap_err().to_string();
+    assert!(error.contains("as 8000 are equal to it, 0.5;") && !error.contains("take a quantile"), "{error}");
+    assert_eq!(Note::FewAnchors { anchors: 1 }.to_string().split(':').next(), Some("only 1 anchor"));
+}
