@@ -29,16 +29,16 @@ struct Args {
     #[arg(long, value_name = "DIR", group = "source")]
     run: Option<PathBuf>,
     /// Weights to take instead of the run's own, such as checkpoints/step-N.pt; given several times, everything is also shown over training
-    #[arg(long, value_name = "FILE", requires = "run")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["embeddings", "similarities", "exceedances"])]
     checkpoint: Vec<PathBuf>,
     /// Rows of embeddings: FILE.npy, FILE.safetensors or FILE.safetensors:KEY
     #[arg(long, value_name = "FILE", group = "source")]
     embeddings: Option<String>,
     /// Another view of each row of --embeddings, in their order: never a negative of it
-    #[arg(long, value_name = "FILE", requires = "embeddings")]
+    #[arg(long, value_name = "FILE", requires = "embeddings", conflicts_with_all = ["run", "similarities", "exceedances"])]
     second: Option<String>,
     /// A class for each row of --embeddings: negatives of the anchor's class are left out
-    #[arg(long, value_name = "FILE", requires = "embeddings")]
+    #[arg(long, value_name = "FILE", requires = "embeddings", conflicts_with_all = ["run", "similarities", "exceedances"])]
     labels: Option<String>,
     /// Cosine similarities [anchors, negatives], without an anchor's own and its positive's
     #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["anchors", "candidates", "negatives", "winner", "link_candidates", "draws"])]
@@ -47,20 +47,20 @@ struct Args {
     #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["anchors", "candidates", "negatives", "quantile", "bootstrap", "batch_negatives", "winner", "link_candidates", "draws", "seed"])]
     exceedances: Option<String>,
     /// Which items of the run: test are held out, train are those that it trains on
-    #[arg(long, value_enum, default_value = "test", requires = "run")]
+    #[arg(long, value_enum, default_value = "test", conflicts_with_all = ["embeddings", "similarities", "exceedances"])]
     split: Part,
     /// Sentences for a run on text: a .txt with one a line, or pairs as eval-sts takes them
-    #[arg(long, value_name = "PATH", requires = "run")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["embeddings", "similarities", "exceedances"])]
     data: Option<PathBuf>,
     /// Where similarities are taken: projector is where the loss acts, encoder where evaluations look
-    #[arg(long, value_enum, default_value = "projector", requires = "run")]
+    #[arg(long, value_enum, default_value = "projector", conflicts_with_all = ["embeddings", "similarities", "exceedances"])]
     space: Space,
-    /// Which rows are compared [default: as the loss of the run does, one-view for images and across-views for text; rows of
-    /// --embeddings with one another, which is also plain, or with --second across views]
+    /// Which rows are compared: rows of --embeddings with one another, across-views with those of --second [default of a run: as its
+    /// loss does, one-view for images and across-views for text]
     #[arg(long, value_enum)]
     negatives: Option<Negatives>,
     /// Leave out negatives of the anchor's class, which the loss does not
-    #[arg(long, requires = "run")]
+    #[arg(long, conflicts_with_all = ["embeddings", "similarities", "exceedances"])]
     leave_out_class: bool,
     /// Anchors, drawn at random [default: 1000]
     #[arg(long, value_name = "N")]
@@ -81,15 +81,15 @@ struct Args {
     #[arg(long, value_name = "K")]
     batch_negatives: Option<usize>,
     /// What wins a choice of link selection: fresh, the candidate nearest to a fresh view of the anchor; positive, the anchor's other
-    /// view, which good encoders separate from all others
-    #[arg(long, value_enum, default_value = "fresh")]
-    winner: Winner,
-    /// Other items in a choice
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    link_candidates: usize,
-    /// Fresh views of each anchor, a choice each; 0 leaves link selection out
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    draws: usize,
+    /// view, which good encoders separate from all others [default: fresh]
+    #[arg(long, value_enum)]
+    winner: Option<Winner>,
+    /// Other items in a choice [default: 64]
+    #[arg(long, value_name = "N")]
+    link_candidates: Option<usize>,
+    /// Fresh views of each anchor, a choice each; 0 leaves link selection out [default: 5, and with --second, which is one view, 1]
+    #[arg(long, value_name = "N")]
+    draws: Option<usize>,
     /// Where report.md, tail.json and the pictures go [default with --run and its own weights: report/tail there]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -97,7 +97,7 @@ struct Args {
     #[arg(long)]
     json: bool,
     /// auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto", requires = "run")]
+    #[arg(long, default_value = "auto", conflicts_with_all = ["embeddings", "similarities", "exceedances"])]
     device: String,
 }
 
@@ -108,9 +108,9 @@ impl Args {
             candidates: self.candidates.unwrap_or(5000),
             seed: self.seed,
             negatives: self.negatives,
-            winner: self.winner,
-            link_candidates: self.link_candidates,
-            draws: self.draws,
+            winner: self.winner.unwrap_or(Winner::Fresh),
+            link_candidates: self.link_candidates.unwrap_or(64),
+            draws: self.draws.unwrap_or(if self.second.is_some() { 1 } else { 5 }),
             leave_out_class: self.leave_out_class,
         }
     }
@@ -133,8 +133,26 @@ impl Args {
             ("batch-negatives", self.batch_negatives.unwrap_or(1), 1),
             ("link-candidates", options.link_candidates, if options.winner == Winner::Fresh { 2 } else { 1 }),
         ];
-        match counts.into_iter().find(|(_, found, least)| found < least) {
-            Some((flag, found, least)) => refuse(flag, &format!("at least {least}"), found.to_string()),
+        if let Some((flag, found, least)) = counts.into_iter().find(|(_, found, least)| found < least) {
+            return refuse(flag, &format!("at least {least}"), found.to_string());
+        }
+        if self.embeddings.is_none() {
+            return Ok(());
+        }
+        let of_choices = [
+            ("winner", self.winner.is_some()),
+            ("link-candidates", self.link_candidates.is_some()),
+            ("draws", self.draws.is_some()),
+        ];
+        match of_choices.into_iter().find(|(_, given)| *given && self.second.is_none()) {
+            Some((flag, _)) => {
+                let message =
+                    format!("--{flag} is for link selection, which needs another view of the rows: --second FILE");
+                Err(Error::Config(message))
+            }
+            None if options.draws > 1 => {
+                refuse("draws", "at most 1 with --second, which is one view of each row", options.draws.to_string())
+            }
             None => Ok(()),
         }
     }
@@ -165,13 +183,23 @@ impl Args {
         if let Some(file) = self.checkpoint.iter().find(|file| !file.is_file()) {
             return Err(Error::Config(format!("--checkpoint {}: there is no such file", file.display())).into());
         }
-        let mut all = Vec::new();
+        let mut all: Vec<Material> = Vec::new();
         for file in &self.checkpoint {
             let material = of_run.material(Some(file), &options)?;
             if self.checkpoint.len() > 1 && material.step.is_none() {
                 let message = format!(
                     "{}: the file does not say its step, which several states are ordered by; give training states, such as checkpoints/step-N.pt",
                     file.display()
+                );
+                return Err(Error::Config(message).into());
+            }
+            material.cautions.iter().for_each(|caution| eprintln!("note: {caution}"));
+            if let Some(place) = all.iter().position(|m| m.step == material.step) {
+                let message = format!(
+                    "--checkpoint {} and {} are both of step {}; expected one state of each step",
+                    self.checkpoint[place].display(),
+                    file.display(),
+                    material.step.unwrap_or(0)
                 );
                 return Err(Error::Config(message).into());
             }
@@ -184,12 +212,13 @@ impl Args {
     fn protocol(&self, quantile: f64, bootstrap: Option<Bootstrap>) -> Value {
         let drawn = self.similarities.is_none();
         let options = self.options();
+        let chosen = self.run.is_some() || self.second.is_some();
         json!({
             "quantile": quantile,
             "fit": FIT,
             "intervals": bootstrap.map(|b| json!({ "by": "resampling anchors, percentiles", "replicates": b.replicates, "level": b.level, "seed": b.seed })),
             "draw": drawn.then(|| json!({ "anchors": options.anchors, "candidates": options.candidates, "seed": options.seed })),
-            "link": drawn.then(|| json!({ "winner": options.winner, "candidates": options.link_candidates, "draws": options.draws })),
+            "link": chosen.then(|| json!({ "winner": options.winner, "candidates": options.link_candidates, "draws": options.draws })),
             "batch_negatives": self.batch_negatives,
         })
     }

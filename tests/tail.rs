@@ -120,8 +120,61 @@ fn embeddings_and_their_similarities_give_the_same() {
         ("--link-candidates", "1"),
         ("--batch-negatives", "0"),
     ] {
-        assert!(refused(2, &["--embeddings", "e.npy", flag, value]).contains(&format!("{flag}: expected")), "{flag}");
+        let message = refused(2, &["--embeddings", "e.npy", "--second", "f.npy", flag, value]);
+        assert!(message.contains(&format!("{flag}: expected")), "{flag}: {message}");
     }
+}
+
+#[test]
+fn options_without_use_are_refused() {
+    let of_runs: [&[&str]; 6] = [
+        &["--checkpoint", "x.pt"],
+        &["--data", "x.txt"],
+        &["--device", "cpu"],
+        &["--split", "test"],
+        &["--space", "projector"],
+        &["--leave-out-class"],
+    ];
+    for source in ["--embeddings", "--similarities", "--exceedances"] {
+        for options in of_runs {
+            let message = refused(2, &[&[source, "x.npy"], options].concat());
+            assert!(message.contains("cannot be used with") && message.contains(options[0]), "{source}: {message}");
+        }
+    }
+    for source in ["--run", "--similarities", "--exceedances"] {
+        for flag in ["--second", "--labels"] {
+            let message = refused(2, &[source, "x.npy", flag, "y.npy"]);
+            assert!(message.contains("cannot be used with") && message.contains(flag), "{source}: {message}");
+        }
+    }
+    for (flag, value) in [("--winner", "fresh"), ("--draws", "1"), ("--link-candidates", "5")] {
+        let message = refused(2, &["--embeddings", "x.npy", flag, value]);
+        assert!(message.contains(flag) && message.contains("--second FILE"), "{message}");
+        for source in ["--similarities", "--exceedances"] {
+            assert!(refused(2, &[source, "x.npy", flag, value]).contains("cannot be used with"), "{source} {flag}");
+        }
+    }
+    let message = refused(2, &["--embeddings", "x.npy", "--second", "y.npy", "--draws", "2"]);
+    assert!(message.contains("--draws: expected at most 1 with --second"), "{message}");
+}
+
+#[test]
+fn a_folder_that_is_used_again_keeps_only_what_is_not_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("y.npy"), folder.path().join("report"));
+    npy(&file, &uniform(500), "(500,)");
+    let (own, other) = (out.join("step-000000004"), out.join("step-000000008"));
+    for path in [&own, &other] {
+        std::fs::create_dir_all(path).unwrap();
+    }
+    let stale = ["stability_xi.svg", "anchors_beta.csv", "training_xi.png", "step-000000004/exceedances.png"];
+    let kept = ["mine.png", "anchors_mine.csv", "stability_xi.txt", "step-000000008/notes.csv"];
+    for name in stale.iter().chain(&kept) {
+        std::fs::write(out.join(name), "x").unwrap();
+    }
+    printed(&["--exceedances", text(&file), "--out", text(&out)]);
+    assert!(stale.iter().all(|name| !out.join(name).exists()) && !own.exists());
+    assert!(kept.iter().all(|name| out.join(name).exists()) && out.join("exceedances.png").is_file());
 }
 
 /// Two epochs of 6 steps on synthetic images, with a state at every fourth.
@@ -209,6 +262,25 @@ fn a_run_is_looked_at_in_all_its_states() {
         3
     );
     assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("(step-000000008/anchors_beta.png)"));
+
+    // The same folder for one state: nothing of the three is left.
+    figures(&joined(&common, &["--draws", "0", "--out", text(&out)]));
+    assert!(!out.join("training_xi.png").exists() && !out.join("step-000000004").exists());
+    assert!(out.join("stability_xi.png").is_file() && out.join("anchors.csv").is_file());
+
+    // A state twice, and one from elsewhere.
+    let elsewhere = folder.path().join("moved.pt");
+    std::fs::copy(&states[0], &elsewhere).unwrap();
+    let twice = joined(&common, &["--checkpoint", text(&states[0]), "--checkpoint", text(&elsewhere)]);
+    let message = refused(2, &[&twice[..], &["--draws", "0"]].concat());
+    assert!(
+        message.contains("are both of step 12") && message.contains("moved.pt") && message.contains(text(&states[0]))
+    );
+    let outside = diagnose(&joined(&common, &["--draws", "0", "--checkpoint", text(&elsewhere)]));
+    assert!(outside.status.success());
+    for (name, stream) in [("stderr", &outside.stderr), ("stdout", &outside.stdout)] {
+        assert!(String::from_utf8_lossy(stream).contains("lie outside of the run's folder"), "{name}");
+    }
 
     // What cannot be asked.
     let encoder = run.join("checkpoints/encoder.safetensors");

@@ -51,6 +51,7 @@ impl Diagnosis {
         {
             words.push(Word { caution: true, text: format!("No link was selected: {why}.") });
         }
+        words.extend(material.cautions.into_iter().map(|text| Word { caution: true, text }));
         Ok(Diagnosis { title: material.title, data: material.data, step: material.step, analysis, link, words })
     }
 
@@ -102,11 +103,13 @@ fn finish(mut map: Map<String, Value>, protocol: Value) -> Map<String, Value> {
 }
 
 /// Writes `tail.json`, `report.md`, `anchors.csv` and the pictures of diagnoses by rising step; of several, those of each in a folder of
-/// its own, beside the pictures over training. Gives the paths.
+/// its own, beside the pictures over training. What an earlier report left there is removed first. Gives the paths.
 ///
 /// # Errors
 /// What the system refuses.
 pub fn write(folder: &Path, diagnoses: &[Diagnosis], record: &Map<String, Value>) -> Result<Vec<PathBuf>> {
+    make(folder)?;
+    clear(folder)?;
     let mut written = Vec::new();
     let several = diagnoses.len() > 1;
     let change = over_training(diagnoses);
@@ -167,6 +170,49 @@ fn make(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "cannot make the folder of the report"))
 }
 
+/// Removes the pictures of an earlier report and the folders of its states, by their names, and nothing else.
+fn clear(folder: &Path) -> Result<()> {
+    const LOOK: &str = "cannot look for what an earlier report left";
+    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, LOOK))? {
+        let entry = entry.map_err(Error::io(folder, LOOK))?;
+        let path = entry.path();
+        let is_step = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix("step-"))
+            .is_some_and(|step| step.len() >= 9 && step.bytes().all(|b| b.is_ascii_digit()));
+        // A link is none of ours.
+        if is_step && entry.file_type().map_err(Error::io(&path, LOOK))?.is_dir() && clear_pictures(&path)? {
+            let left = std::fs::read_dir(&path).map_err(Error::io(&path, LOOK))?.next().is_some();
+            if !left {
+                std::fs::remove_dir(&path).map_err(Error::io(&path, "cannot remove what an earlier report left"))?;
+            }
+        }
+    }
+    clear_pictures(folder).map(|_| ())
+}
+
+/// Whether there were any. The table of the anchors goes with them.
+fn clear_pictures(folder: &Path) -> Result<bool> {
+    let remove = |path: PathBuf| -> Result<bool> {
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(Error::io(&path, "cannot remove what an earlier report left")(e)),
+        }
+    };
+    let mut any = false;
+    for name in pictures::names() {
+        for kind in ["svg", "png", "csv"] {
+            any |= remove(folder.join(format!("{name}.{kind}")))?;
+        }
+    }
+    if any {
+        remove(folder.join("anchors.csv"))?;
+    }
+    Ok(any)
+}
+
 fn draw(folder: &Path, shown: &[Shown]) -> Result<Vec<PathBuf>> {
     let files: Result<Vec<Vec<PathBuf>>> = shown.iter().map(|s| s.picture.write(folder)).collect();
     Ok(files?.concat())
@@ -216,6 +262,7 @@ impl Bare {
     /// What the system refuses.
     pub fn write(&self, folder: &Path, record: &Map<String, Value>) -> Result<Vec<PathBuf>> {
         make(folder)?;
+        clear(folder)?;
         let shown = pictures::of_fit(&self.fit, &self.exceedances)?;
         let mut written = draw(folder, &shown)?;
         let table = record::table_of_fit(&self.fit);

@@ -317,6 +317,13 @@ fn anchors(analysis: &Analysis) -> Result<Vec<Shown>> {
     Ok(all)
 }
 
+/// What the pictures are called that a diagnosis can have.
+pub fn names() -> Vec<&'static str> {
+    let peaks = ["exceedances", "exceedances_log", "quantiles", "stability_xi", "stability_endpoint"];
+    let over_training = OF_STATES.iter().map(|s| s.name).chain(OF_ANCHORS.iter().map(|s| s.0));
+    peaks.into_iter().chain(PER_ANCHOR.iter().map(|p| p.name)).chain(over_training).collect()
+}
+
 /// All statistics of each anchor, a row each.
 pub fn anchor_numbers(anchors: &Anchors) -> Numbers {
     let mut numbers = Numbers::new(&[&["anchor"], COLUMNS.map(|c| c.0).as_slice()].concat());

@@ -84,6 +84,8 @@ pub struct Material {
     pub title: String,
     /// What it is of, for records.
     pub data: Value,
+    /// What has to be known about where it is from.
+    pub cautions: Vec<String>,
 }
 
 fn defaults() -> (WeinceConfig, String) {
@@ -110,6 +112,7 @@ pub fn of_similarities(file: &str) -> Result<Material> {
         step: None,
         title: format!("the similarities of {file}, [{}, {}]", matrix.rows(), matrix.columns()),
         data: json!({ "similarities": { "path": file, "sha256": matrix.sha256()? } }),
+        cautions: Vec::new(),
     })
 }
 
@@ -185,6 +188,7 @@ pub fn of_embeddings(first: &str, second: Option<&str>, labels: Option<&str>, op
             "negatives": negatives,
             "norms": anchors.norms(),
         }),
+        cautions: Vec::new(),
     })
 }
 
@@ -245,10 +249,25 @@ impl OfRun {
     /// What the run, its data or LibTorch report; what cannot be asked of such a run.
     pub fn material(&self, checkpoint: Option<&Path>, options: &Options) -> Result<Material> {
         let folder = RunFolder::open(&self.folder)?;
-        match crate::config::run::command_of(&crate::config::load(&folder.config(), &[])?) {
+        let mut material = match crate::config::run::command_of(&crate::config::load(&folder.config(), &[])?) {
             command if command == TextConfig::COMMAND => self.of_text(&folder, checkpoint, options),
             _ => self.of_images(checkpoint, options),
+        }?;
+        if let Some(file) = checkpoint
+            && self.is_outside(file)?
+        {
+            material.cautions.push(format!(
+                "The weights of {} lie outside of the run's folder {}: loss, views and data are the run's, whatever they were trained with.",
+                file.display(),
+                self.folder.display()
+            ));
         }
+        Ok(material)
+    }
+
+    fn is_outside(&self, file: &Path) -> Result<bool> {
+        let whole = |path: &Path| path.canonicalize().map_err(Error::io(path, "cannot find where this is"));
+        Ok(!whole(file)?.starts_with(whole(&self.folder)?))
     }
 
     fn of_images(&self, checkpoint: Option<&Path>, options: &Options) -> Result<Material> {
@@ -285,6 +304,7 @@ impl OfRun {
             step: encoder.step(),
             title: self.title(encoder.weights(), encoder.step()),
             data,
+            cautions: Vec::new(),
         })
     }
 
@@ -324,6 +344,7 @@ impl OfRun {
             step,
             title: self.title(encoder.encoder().file(), step),
             data,
+            cautions: Vec::new(),
         })
     }
 

@@ -105,7 +105,12 @@ fn an_endpoint_at_one_is_found_and_said() {
     assert_eq!(analysis.exceedances.len(), analysis.peaks.fit.n);
     let said = text(&words::of(&analysis, None));
     assert!(said.contains("clearly negative") && said.contains("an endpoint at 1 agrees"), "{said}");
-    assert!(said.contains("2 h = 5."), "{said}");
+    assert!(said.contains("2 h = 5.") && said.contains("too low where h is large"), "{said}");
+    assert!(said.contains("(95 % over anchors: "), "{said}");
+    let rows: Vec<String> = record::table_of(&analysis, None).into_iter().map(|row| row.0).collect();
+    for name in ["xi, 95 % over anchors", "endpoint, 95 % over anchors", "anchors' own xi, median (5 % to 95 %)"] {
+        assert!(rows.contains(&name.to_string()), "{name}: {rows:?}");
+    }
     // The published evidence is above the margin for all, and the words say that it says nothing.
     assert!(said.contains("100 % of the anchors have a delta-AIC above the margin 2"), "{said}");
     assert!(said.contains("at equal k only"), "{said}");
@@ -121,7 +126,10 @@ fn an_endpoint_at_one_is_found_and_said() {
 fn an_endpoint_below_one_is_no_evidence_for_one() {
     let analysis = Analysis::of(&known(200, 1000, 3.0, [0.6, 0.8], 2), &settings()).unwrap();
     let said = text(&words::of(&analysis, None));
-    assert!(said.contains("below 1: that xi is negative is no evidence"), "{said}");
+    assert!(
+        said.contains("below 1: this is no evidence for WEINCE's endpoint 1") && said.contains("none against it"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -137,6 +145,7 @@ fn every_shape_has_its_words() {
     };
     let (shape, words, fit) = said(&draws(-0.3));
     assert!(shape == Shape::Negative && words.contains("clearly negative") && words.contains("ends at 0.3"), "{words}");
+    assert!(words.contains("(95 %, by the fit's own error, which takes peaks as independent: -0."), "{words}");
     assert!((fit.gpd.xi + 0.3).abs() < 4.0 * fit.errors.unwrap().xi);
     let (shape, words, _) = said(&[draws(-0.06), draws(-0.06), draws(-0.06), draws(-0.06)].concat());
     assert!(shape == Shape::Negative && words.contains("is small: as far as there are peaks"), "{words}");
@@ -147,8 +156,15 @@ fn every_shape_has_its_words() {
     // Without standard errors, up to -0.5, the likelihood ratio decides.
     let (shape, words, fit) = said(&draws(-0.7));
     assert!(shape == Shape::Negative && fit.errors.is_err() && words.contains("! No standard errors"), "{words}");
+    assert!(
+        words.contains("seems negative, without an interval") && words.contains("largest exceedance nearly"),
+        "{words}"
+    );
     let (shape, words, _) = said(&draws(-1.5));
     assert!(shape == Shape::Boundary && words.contains("at the boundary -1"), "{words}");
+    assert!(words.contains("! At the boundary no law with xi >= -1 need fit the peaks: look at the plot"), "{words}");
+    let (shape, words, _) = said(&draws(-0.45)[..60]);
+    assert!(shape == Shape::Negative && words.contains("seems negative, with so few peaks"), "{words}");
     let (_, words, _) = said(&draws(-0.3)[..30]);
     assert!(words.contains("! Only 30 exceedances"), "{words}");
 }
@@ -165,7 +181,15 @@ fn criticality_has_three_verdicts() {
         };
         text(&words::of(&Analysis::of(&sample, &Settings { gate, bootstrap: None, ..settings() }).unwrap(), None))
     };
-    assert!(said(0.2).contains("below 0.5"), "{}", said(0.2));
+    assert!(said(0.2).contains("Criticality lambda beta / h is 0.5 or more for 0 % and"), "{}", said(0.2));
+    assert!(
+        said(0.2).contains("nears its limit as 1/k") && !said(0.2).contains("not of the run's loss"),
+        "{}",
+        said(0.2)
+    );
+    // Some anchors, not most: h scatters from anchor to anchor.
+    let some = said(0.85);
+    assert!(some.contains("! Criticality") && some.contains("does not near a limit as 1/k"), "{some}");
     assert!(said(1.5).contains("! Criticality") && said(1.5).contains("infinite variance"), "{}", said(1.5));
     assert!(said(6.0).contains("the loss has no limit"), "{}", said(6.0));
     assert!(said(6.0).contains("There are no intervals over anchors: none were asked for."));
@@ -184,6 +208,7 @@ fn a_cluster_that_has_all_peaks_is_told() {
     let said = text(&words::of(&analysis, None));
     assert!(said.contains("! Only 20 of 100 anchors have a peak"), "{said}");
     assert!(analysis.peaks.fit.at_boundary == said.contains("as it always does at the boundary"), "{said}");
+    assert!(analysis.peaks.fit.at_boundary != said.contains("over thresholds"), "{said}");
     let known = known(100, 500, 2.0, [1.0, 2.0], 4);
     assert!(!text(&words::of(&Analysis::of(&known, &settings()).unwrap(), None)).contains("anchors have a peak"));
 }
@@ -295,7 +320,11 @@ fn small_samples_are_errors_or_notes() {
     let analysis = Analysis::of(&known(1, 5000, 2.0, [1.0, 2.0], 9), &settings()).unwrap();
     let said = text(&words::of(&analysis, None));
     assert!(said.contains("There are no intervals over anchors: a bootstrap over anchors got 1 anchor"), "{said}");
-    assert!(said.contains("only 1 anchors") || said.contains("Only 1 anchors"), "{said}");
+    assert!(said.contains("! Only 1 anchor: "), "{said}");
+    assert!(
+        said.contains("by the fit's own error, which takes peaks as independent: ") && !said.contains("95 % over"),
+        "{said}"
+    );
     // Fewer negatives than the tail has points.
     let analysis = Analysis::of(&known(200, 20, 2.0, [1.0, 2.0], 9), &settings()).unwrap();
     assert_eq!(analysis.anchors.points, 20);
@@ -306,7 +335,8 @@ fn small_samples_are_errors_or_notes() {
     assert!(error.to_string().contains("take a quantile below"), "{error}");
     // All the same.
     let equal = Sample { similarities: vec![vec![0.5; 400]; 20], candidates: None, left_out: 0, overlap: 0 };
-    assert!(Analysis::of(&equal, &settings()).is_err());
+    let error = Analysis::of(&equal, &settings()).unwrap_err().to_string();
+    assert!(error.contains("as 8000 are equal to it, 0.5"), "{error}");
 }
 
 /// Items of which each has drawn another one by a blend's probabilities: a positive whose set is filled up with random others is chosen by
@@ -395,4 +425,121 @@ fn a_gate_belongs_to_its_loss() {
     assert_eq!(gate.gate.pivot, Pivot::Quantile(0.3));
     assert!(gate.beta == BetaConfig::Fixed(FixedBeta { value: 1.0 }) && whose.contains("reference"));
     assert!(gate_of(&LossConfig::Reference(reference(Policy::Weibit))).1.contains("defaults"));
+}
+
+#[test]
+fn an_endpoint_that_hugs_the_largest_peak_has_no_interval() {
+    // h = 1.25: xi = -0.8.
+    let analysis = Analysis::of(&known(200, 1000, 1.25, [1.0, 2.0], 21), &settings()).unwrap();
+    assert!(!analysis.peaks.fit.at_boundary && analysis.peaks.fit.gpd.xi < -0.5, "{:?}", analysis.peaks.fit.gpd);
+    assert!(analysis.intervals.is_ok() && analysis.endpoint_interval().is_none());
+    let said = text(&words::of(&analysis, None));
+    assert!(said.contains("cannot reach beyond what was seen") && !said.contains("no evidence for WEINCE"), "{said}");
+    let json = record::of(&analysis, None);
+    assert!(json["endpoint_interval"].is_null() && json["xi_interval"].is_array());
+    assert!(record::table_of(&analysis, None).iter().all(|row| !row.0.starts_with("endpoint, 95 %")));
+}
+
+#[test]
+fn an_interval_that_reaches_zero_is_too_wide_to_tell() {
+    let mut analysis = Analysis::of(&known(200, 1000, 5.0, [1.0, 2.0], 22), &settings()).unwrap();
+    assert!(analysis.peaks.fit.exponential_test.p < 0.05);
+    if let Ok(intervals) = &mut analysis.intervals {
+        intervals.xi = [-0.5, 0.1];
+    }
+    let said = text(&words::of(&analysis, None));
+    assert!(said.contains("the interval over anchors is too wide to tell") && !said.contains("fits as well"), "{said}");
+}
+
+#[test]
+fn criticality_of_another_loss_is_told_to_be_of_the_gate() {
+    let infonce = gate_of(&LossConfig::Infonce(InfonceConfig { temperature: 0.2 }));
+    let given = Settings { gate: infonce.0, gate_of: infonce.1.into(), ..settings() };
+    let said = text(&words::of(&Analysis::of(&known(100, 500, 2.0, [1.0, 2.0], 4), &given).unwrap(), None));
+    assert!(said.contains("This is of WEINCE's gate on these embeddings, not of the run's loss."), "{said}");
+}
+
+#[test]
+fn states_at_the_boundary_have_no_endpoint_over_training() {
+    let first = Analysis::of(&known(100, 500, 2.0, [1.0, 2.0], 4), &settings()).unwrap();
+    let said = text(&words::over_training((1, &first), (2, &first)));
+    assert!(said.contains("The fitted endpoint goes from") && !said.contains("have peaks before"), "{said}");
+    let mut last = first.clone();
+    (last.peaks.fit.at_boundary, last.peaks.fit.gpd.xi) = (true, -1.0);
+    last.peaks.anchors_with_peaks = first.peaks.anchors_with_peaks / 2;
+    let said = text(&words::over_training((1, &first), (2, &last)));
+    assert!(!said.contains("endpoint") && said.contains("to -1.000 (the boundary)."), "{said}");
+    let before = first.peaks.anchors_with_peaks;
+    assert!(
+        said.contains(&format!("{before} of 100 anchors have peaks before, and {} of 100 after", before / 2)),
+        "{said}"
+    );
+    let at = text(&words::of(&last, None));
+    assert!(!at.contains("over thresholds: from") && !at.contains("95 % over anchors"), "{at}");
+    let rows = record::table_of(&last, None);
+    assert!(rows.contains(&("xi, 95 % interval".to_string(), "-".to_string())), "{rows:?}");
+}
+
+#[test]
+fn numbers_of_any_scale_can_be_read() {
+    for (value, expected) in [
+        (0.0, "0"),
+        (0.123456, "0.12346"),
+        (-1.0, "-1.0000"),
+        (2.5e-7, "2.5000e-7"),
+        (12345678.0, "1.2346e7"),
+        (1234.56, "1234.6"),
+    ] {
+        assert_eq!(words::digits(value), expected);
+    }
+    for (value, expected) in [(1.0, "1"), (1.0 - 3e-6, "1 - 3.0e-6"), (1.0 + 2e-5, "1 + 2.0e-5"), (0.84, "0.84000")] {
+        assert_eq!(words::similarity(value), expected);
+    }
+}
+
+#[test]
+fn a_link_is_judged_by_the_wider_interval() {
+    let (items, width) = (200, 5);
+    let data = normals(items * width, 12);
+    let rows = |data: Vec<f64>| Rows::new(data, width, "rows", |r| r as u64).unwrap();
+    let clean = rows(data.clone());
+    let noisy = rows(data.iter().zip(normals(items * width, 13)).map(|(v, e)| v + 0.5 * e).collect());
+    let numbers: Vec<usize> = (0..items).collect();
+    let draw = Draw { anchors: numbers.clone(), candidates: numbers, negatives: items - 1 };
+    let mut link = Winners::of(Winner::Fresh, &draw, &clean, &clean, &[noisy], 30, 0).unwrap().fit().unwrap();
+    let analysis = Analysis::of(&known(50, 100, 2.0, [1.0, 2.0], 1), &settings()).unwrap();
+    let mut said = |error: f64, robust: f64, p: f64| {
+        let blend = link.fit.blend.as_mut().unwrap();
+        (blend.lambda, blend.lambda_error, blend.lambda_error_robust) = (0.5, error, robust);
+        (blend.softmax_test.two_sided.p, blend.weibit_test.two_sided.p) = (p, 1e-4);
+        text(&words::of(&analysis, Some(&link)))
+    };
+    for (error, robust) in [(0.1, 0.2), (0.2, 0.1)] {
+        let words = said(error, robust, 1e-4);
+        assert!(words.contains("0.1080 to 0.8920); a blend") && !words.contains("disagree"), "{words}");
+    }
+    let words = said(0.1, 0.2, 0.3);
+    assert!(
+        words.contains("On softmax the interval and the likelihood ratio disagree: more choices are needed"),
+        "{words}"
+    );
+    let words = said(1.0, 0.2, 1e-4);
+    assert!(words.contains("neither softmax nor Weibit can be excluded"), "{words}");
+    assert!(words.contains("On softmax and on Weibit the interval"), "{words}");
+}
+
+#[test]
+fn legends_tell_of_bands_only_where_there_are_some() {
+    let labels = |settings: &Settings| -> String {
+        let analysis = Analysis::of(&known(100, 500, 1.25, [1.0, 2.0], 4), settings).unwrap();
+        let states = [1, 2].map(|step| pictures::State { step, analysis: &analysis, link: None });
+        let shown = pictures::over_training(&states).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let sigma = shown.iter().find(|s| s.picture.name == "training_sigma").unwrap();
+        sigma.picture.write(folder.path()).unwrap();
+        std::fs::read_to_string(folder.path().join("training_sigma.csv")).unwrap()
+    };
+    assert!(labels(&settings()).contains("most likely, 95 %"));
+    let without = labels(&Settings { bootstrap: None, ..settings() });
+    assert!(without.contains("most likely") && !without.contains("95 %"), "{without}");
 }
