@@ -240,7 +240,7 @@ impl GpdFit {
         let unit = count * largest.ln();
         let exponential = -profile.mean.ln() - 1.0;
         // The exponential law is one of those over which the maximum is taken.
-        if !(best.height >= exponential - 1e-9 * (1.0 + exponential.abs())) {
+        if best.height.is_nan() || best.height < exponential - 1e-9 * (1.0 + exponential.abs()) {
             return Err(Error::Input(format!(
                 "the {n} exceedances spread over too many orders of magnitude to be fitted, from {:e} to {largest:e}: no law better than the exponential one was found; expected exceedances of one scale; look for values of another unit, or fit their logarithms",
                 exceedances.iter().copied().fold(f64::INFINITY, f64::min)
