@@ -150,7 +150,7 @@ impl Args {
                     format!("--{flag} is for link selection, which needs another view of the rows: --second FILE");
                 Err(Error::Config(message))
             }
-            None if options.draws > 1 => {
+            None if self.second.is_some() && options.draws > 1 => {
                 refuse("draws", "at most 1 with --second, which is one view of each row", options.draws.to_string())
             }
             None => Ok(()),
