@@ -5,6 +5,7 @@ mod golden;
 mod gradient;
 mod input;
 mod properties;
+mod tiled;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -33,10 +33,22 @@ impl LossConfig {
     /// # Errors
     /// [`Error::Config`] with the key's path, the value and the range.
     pub fn validate(&self) -> Result<()> {
+        if let Some(tile) = self.tile() {
+            within("loss.tile", tile, "[1, infinity)", tile > 0)?;
+        }
         match self {
             LossConfig::Infonce(c) => positive("loss.temperature", c.temperature),
             LossConfig::Weince(c) => c.validate(),
             LossConfig::Reference(c) => c.validate(),
+        }
+    }
+
+    /// Anchors of a tile, where it is given.
+    pub fn tile(&self) -> Option<u32> {
+        match self {
+            LossConfig::Infonce(c) => c.tile,
+            LossConfig::Weince(c) => c.tile,
+            LossConfig::Reference(_) => None,
         }
     }
 
@@ -56,11 +68,14 @@ impl LossConfig {
 pub struct InfonceConfig {
     /// Divides the cosines; greater than 0.
     pub temperature: f64,
+    /// Anchors whose similarities are there at once, 1 or more. Fewer need less memory and give the same loss, to rounding. By itself the
+    /// loss has all at once up to 2^29 similarities (two views of 11,585 samples), and beyond that as many anchors as make up 2^24.
+    pub tile: Option<u32>,
 }
 
 impl Default for InfonceConfig {
     fn default() -> Self {
-        InfonceConfig { temperature: 0.5 }
+        InfonceConfig { temperature: 0.5, tile: None }
     }
 }
 
@@ -80,6 +95,8 @@ pub struct WeinceConfig {
     pub floor: Floor,
     /// The least shortfall; in (0, 1).
     pub eps: f64,
+    /// As InfoNCE's. The average of a `shrunk` beta keeps its share of the similarities all the same.
+    pub tile: Option<u32>,
 }
 
 impl Default for WeinceConfig {
@@ -91,6 +108,7 @@ impl Default for WeinceConfig {
             beta: BetaConfig::default(),
             floor: Floor::Clamp,
             eps: 1e-6,
+            tile: None,
         }
     }
 }

@@ -54,7 +54,7 @@ pub struct TextConfig {
 }
 
 fn infonce() -> LossConfig {
-    LossConfig::Infonce(InfonceConfig { temperature: TEMPERATURE })
+    LossConfig::Infonce(InfonceConfig { temperature: TEMPERATURE, tile: None })
 }
 
 /// SimCSE's.

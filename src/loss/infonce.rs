@@ -4,13 +4,14 @@ use super::pairs::Pairs;
 use super::softmax::{Candidates, Cap, Plan, Term};
 use super::{Diagnostics, constant};
 use crate::config::loss::{Floor, InfonceConfig};
+use crate::error::Result;
 
 /// Below this shortfall a negative counts as a duplicate of its anchor.
 const EPS: f64 = 1e-6;
 
 /// l[a, c] = s[a, c] / temperature.
-pub(super) fn plan(config: &InfonceConfig, pairs: &Pairs) -> Plan {
-    let hardest = pairs.hardest();
+pub(super) fn plan(config: &InfonceConfig, pairs: &Pairs) -> Result<Plan> {
+    let hardest = pairs.hardest()?;
     let term = Term {
         slope: Some(constant(1.0 / config.temperature, &hardest)),
         power: None,
@@ -18,5 +19,5 @@ pub(super) fn plan(config: &InfonceConfig, pairs: &Pairs) -> Plan {
         candidates: Candidates::All,
     };
     let diagnostics = Diagnostics::new(pairs, &hardest, EPS);
-    Plan { terms: vec![term], hardest, cap: Cap { floor: Floor::Clamp, eps: EPS }, diagnostics }
+    Ok(Plan { terms: vec![term], hardest, cap: Cap { floor: Floor::Clamp, eps: EPS }, diagnostics })
 }

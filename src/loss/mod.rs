@@ -185,22 +185,23 @@ impl Loss {
     /// One matrix of similarities, from end to end.
     fn part(&mut self, z_i: &Tensor, z_j: &Tensor, with_gradient: bool) -> Result<Part> {
         let (pairs, mut plan) = self.plan(z_i, z_j)?;
-        let evaluated = softmax::evaluate(&pairs, &plan, with_gradient)?;
-        plan.diagnostics.n2 = evaluated.n2;
         let product = plan.cap.product_kind(working_kind(z_i.kind()));
-        let gradients = evaluated.gradient.map(|g| pairs.pull_back(&g, product)).transpose()?;
-        Ok(Part { loss: evaluated.loss, gradients, diagnostics: plan.diagnostics })
+        let evaluated = softmax::evaluate(pairs, &plan, with_gradient.then_some(product))?;
+        plan.diagnostics.n2 = evaluated.n2;
+        Ok(Part { loss: evaluated.loss, gradients: evaluated.gradients, diagnostics: plan.diagnostics })
     }
 
     /// Pairs and terms of a batch; to be called without gradient recording.
     fn plan(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<(Pairs, Plan)> {
         let shape = Shape::new(self.layout, z_i.size()[0], z_j.size()[0], z_i.device());
         let working = working_kind(z_i.kind());
-        let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, product, working);
+        let tile = self.config.tile().map(i64::from);
+        let pairs =
+            |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, (product, working), tile);
         match &mut self.kind {
             KindOfLoss::Infonce(config) => {
                 let pairs = pairs(ZeroRows::Neutral, working)?;
-                let plan = infonce::plan(config, &pairs);
+                let plan = infonce::plan(config, &pairs)?;
                 Ok((pairs, plan))
             }
             KindOfLoss::Weince(loss) => {

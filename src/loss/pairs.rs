@@ -5,7 +5,8 @@
 //! depends on the loss.
 
 use super::Layout;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::torch::{smallest, smallest_with_columns};
 use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
@@ -21,6 +22,13 @@ const BLOCK: i64 = 1 << 17;
 
 /// The same for matrix products, which read the other matrix once for each block.
 const PRODUCT_BLOCK: i64 = 1 << 19;
+
+/// Entries of an [A, C] matrix above which it is not kept whole: 2 GiB of float32. It is no share of a machine's memory, so that a
+/// configuration gives the same numbers on every machine.
+const WHOLE: i64 = 1 << 29;
+
+/// Entries of a tile where their number is not given.
+const TILE: i64 = 1 << 24;
 
 /// What a row of (almost) zero norm becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,9 +145,13 @@ impl Shape {
         self.blocks_of(BLOCK)
     }
 
-    /// Blocks of about so many entries. A block is of one view, so that its positives lie on one diagonal.
+    /// Blocks of about so many entries.
     fn blocks_of(&self, entries: i64) -> Vec<Block> {
-        let length = if self.cached { (entries / self.candidates).max(1) } else { self.samples };
+        self.parts(if self.cached { (entries / self.candidates).max(1) } else { self.samples })
+    }
+
+    /// Blocks of so many rows. A block is of one view, so that its positives lie on one diagonal.
+    fn parts(&self, length: i64) -> Vec<Block> {
         let mut blocks = Vec::new();
         for view in (0..self.anchors).step_by(self.samples as usize) {
             for start in (view..view + self.samples).step_by(length as usize) {
@@ -182,6 +194,22 @@ impl Block {
         rows.diagonal(self.positive, 0, 1)
     }
 
+    /// The block's rows of a tensor whose first row is that of the anchor `start`.
+    pub fn within(&self, tensor: &Tensor, start: i64) -> Tensor {
+        tensor.narrow(0, self.rows.start - start, self.rows.end - self.rows.start)
+    }
+
+    /// The block in pieces for elementwise work.
+    fn pieces(&self, shape: &Shape) -> Vec<Block> {
+        let length = if shape.cached { (BLOCK / shape.candidates).max(1) } else { shape.samples };
+        let piece = |start: i64| {
+            let moved = start - self.rows.start;
+            let rows = start..(start + length).min(self.rows.end);
+            Block { rows, positive: self.positive + moved, itself: self.itself.map(|offset| offset + moved) }
+        };
+        self.rows.clone().step_by(length as usize).map(piece).collect()
+    }
+
     /// Writes `value` where an anchor would meet itself.
     pub fn fill_self(&self, rows: &Tensor, value: f64) {
         if let Some(offset) = self.itself {
@@ -196,21 +224,52 @@ impl Block {
     }
 }
 
+/// Some anchors' shortfalls.
+pub(super) struct Tile {
+    /// The first of the anchors.
+    pub start: i64,
+    /// Their rows in pieces for elementwise work.
+    pub blocks: Vec<Block>,
+    /// delta = 1 - cosine of every negative, [`ABSENT`] elsewhere; [T, C] in the working kind. Not floored: rounding can
+    /// make it slightly negative.
+    pub delta: Tensor,
+    /// delta of the positive, [T, 1] float64.
+    pub positive: Tensor,
+}
+
+impl Tile {
+    /// A tile that shares the tensors of this one.
+    fn shallow_clone(&self) -> Tile {
+        Tile {
+            start: self.start,
+            blocks: self.blocks.clone(),
+            delta: self.delta.shallow_clone(),
+            positive: self.positive.shallow_clone(),
+        }
+    }
+}
+
 /// A batch as its loss sees it.
 pub(super) struct Pairs {
     pub shape: Shape,
     rows: Side,
     columns: Side,
-    /// delta = 1 - cosine of every negative, [`ABSENT`] elsewhere; [A, C] in the working kind. Not floored: rounding can
-    /// make it slightly negative.
-    pub delta: Tensor,
-    /// delta of the positive, [A, 1] float64.
-    pub positive: Tensor,
+    /// [-u, 1] and [v, 1]^T of the unit rows in the kind of the products: their product is 1 - u v^T.
+    factors: (Tensor, Tensor),
+    working: Kind,
+    /// All anchors in one tile, which is kept, or several, which are made whenever they are asked for.
+    tiles: Tiles,
+}
+
+enum Tiles {
+    Whole(Tile),
+    /// The anchors of each.
+    Parts(Vec<Block>),
 }
 
 impl Pairs {
-    /// Normalises the views and computes all shortfalls as a matrix product in the kind `product`; they are handed on in
-    /// the kind `working`.
+    /// Normalises the views. Shortfalls are a matrix product in the kind `product`, and are handed on in the kind `working`: all at
+    /// once, or where they are many, or `tile` says so, as many anchors at a time.
     ///
     /// # Numerics
     /// For unit rows half the squared distance is 1 - u.v. In float64 the rows are unit to 2e-16, so this has an absolute
@@ -220,8 +279,8 @@ impl Pairs {
         z_i: &Tensor,
         z_j: &Tensor,
         zero: ZeroRows,
-        product: Kind,
-        working: Kind,
+        (product, working): (Kind, Kind),
+        tile: Option<i64>,
     ) -> Result<Pairs> {
         let (rows, columns) = match shape.layout {
             Layout::TwoView => {
@@ -230,36 +289,120 @@ impl Pairs {
             }
             Layout::OneWay | Layout::BothWays => (Side::new(z_i, zero), Side::new(z_j, zero)),
         };
-        let device = z_i.device();
-        // [-u, 1] [v, 1]^T = 1 - u v^T.
-        let one = Tensor::ones([1, 1], (Kind::Double, device));
+        let one = Tensor::ones([1, 1], (Kind::Double, z_i.device()));
         let with_one = |u: &Tensor| Tensor::cat(&[u, &one.expand([u.size()[0], 1], false)], 1).to_kind(product);
-        let left = with_one(&rows.unit.neg());
-        let right = with_one(&columns.unit).tr();
-        let delta = Tensor::f_empty([shape.anchors, shape.candidates], (working, device))?;
-        let blocks = shape.blocks_of(PRODUCT_BLOCK);
-        let buffer = match product == working {
-            true => None,
-            false => Some(Block::buffer(&blocks, shape.candidates, product, device)?),
+        let factors = (with_one(&rows.unit.neg()), with_one(&columns.unit).tr());
+        let mut pairs = Pairs { shape, rows, columns, factors, working, tiles: Tiles::Parts(Vec::new()) };
+        let entries = match tile {
+            Some(anchors) => anchors * shape.candidates,
+            None if shape.anchors * shape.candidates > WHOLE => TILE,
+            None => shape.anchors * shape.candidates,
         };
+        pairs.tiles = if entries >= shape.anchors * shape.candidates {
+            let products = shape.blocks_of(PRODUCT_BLOCK);
+            Tiles::Whole(pairs.tile(0..shape.anchors, &products, shape.blocks(), &mut None)?)
+        } else {
+            Tiles::Parts(shape.parts((entries / shape.candidates).max(1)))
+        };
+        Ok(pairs)
+    }
+
+    /// The shortfalls of some anchors. `products` are blocks of them that are multiplied at once; `wide` is room for one of the blocks in
+    /// the kind of the products, which is made where it is missing.
+    fn tile(&self, anchors: Range<i64>, products: &[Block], blocks: Vec<Block>, wide: &mut Option<Tensor>) -> Result<Tile> {
+        let (left, right) = &self.factors;
+        let (product, device) = (left.kind(), left.device());
+        let (start, candidates) = (anchors.start, self.shape.candidates);
+        let delta = Tensor::f_empty([anchors.end - start, candidates], (self.working, device))?;
+        if product != self.working && wide.is_none() {
+            *wide = Some(Block::buffer(products, candidates, product, device)?);
+        }
         let mut positives = Vec::new();
-        for block in blocks {
-            let mut narrow = block.of(&delta);
-            let wide = buffer.as_ref().map_or_else(|| narrow.shallow_clone(), |buffer| block.part(buffer));
-            let _ = block.of(&left).f_mm_out(&wide, &right)?;
+        for block in products {
+            let mut narrow = block.within(&delta, start);
+            let wide = match wide {
+                Some(buffer) if product != self.working => block.part(buffer),
+                _ => narrow.shallow_clone(),
+            };
+            let _ = block.of(left).f_mm_out(&wide, right)?;
             positives.push(block.positives(&wide).to_kind(Kind::Double).copy());
-            if buffer.is_some() {
+            if product != self.working {
                 narrow.f_copy_(&wide)?;
             }
             block.fill_non_negatives(&narrow, ABSENT);
         }
-        let positive = Tensor::cat(&positives, 0).view([-1, 1]);
-        Ok(Pairs { shape, rows, columns, delta, positive })
+        Ok(Tile { start, blocks, delta, positive: Tensor::cat(&positives, 0).view([-1, 1]) })
+    }
+
+    /// Where the batch is.
+    pub fn device(&self) -> Device {
+        self.factors.0.device()
+    }
+
+    /// Whether the gradient can take the place of the shortfalls and wait there.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.tiles, Tiles::Whole(_))
+    }
+
+    /// Gives all tiles, one after the other.
+    pub fn each_tile(&self, mut take: impl FnMut(&Tile) -> Result<()>) -> Result<()> {
+        match &self.tiles {
+            Tiles::Whole(tile) => take(&tile.shallow_clone()),
+            Tiles::Parts(parts) => {
+                let mut wide = None;
+                parts.iter().try_for_each(|part| {
+                    let blocks = part.pieces(&self.shape);
+                    take(&self.tile(part.rows.clone(), std::slice::from_ref(part), blocks, &mut wide)?)
+                })
+            }
+        }
+    }
+
+    /// What `f` makes of the shortfalls of each tile, [T, k] each; [A, k].
+    fn collect(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let mut found = Vec::new();
+        self.each_tile(|tile| {
+            found.push(f(&tile.delta)?);
+            Ok(())
+        })?;
+        Ok(if found.len() == 1 { found.remove(0) } else { Tensor::f_cat(&found, 0)? })
+    }
+
+    /// The `k` smallest shortfalls of each anchor, ascending; [A, k] float64.
+    pub fn smallest(&self, k: i64) -> Result<Tensor> {
+        Ok(self.collect(|delta| smallest(delta, k))?.to_kind(Kind::Double))
+    }
+
+    /// The same with their columns, [A, k] int64.
+    pub fn smallest_with_columns(&self, k: i64) -> Result<(Tensor, Tensor)> {
+        let (mut values, mut columns) = (Vec::new(), Vec::new());
+        self.each_tile(|tile| {
+            let (value, column) = smallest_with_columns(&tile.delta, k)?;
+            values.push(value);
+            columns.push(column);
+            Ok(())
+        })?;
+        Ok((Tensor::f_cat(&values, 0)?.to_kind(Kind::Double), Tensor::f_cat(&columns, 0)?))
+    }
+
+    /// The `k` smallest shortfalls of all, ascending; [1, k] float64. Several tiles keep twice as many.
+    pub fn smallest_of_all(&self, k: i64) -> Result<Tensor> {
+        let mut kept: Option<Tensor> = None;
+        self.each_tile(|tile| {
+            let all = tile.delta.view([1, -1]);
+            let all = match &kept {
+                Some(kept) => Tensor::f_cat(&[kept, &smallest(&all, k.min(all.numel() as i64))?], 1)?,
+                None => all,
+            };
+            kept = Some(smallest(&all, k.min(all.numel() as i64))?);
+            Ok(())
+        })?;
+        kept.map(|kept| kept.to_kind(Kind::Double)).ok_or_else(|| Error::Input("a batch without anchors".into()))
     }
 
     /// Shortfall of each anchor's hardest negative, [A, 1] float64.
-    pub fn hardest(&self) -> Tensor {
-        self.delta.amin([1i64].as_slice(), true).to_kind(Kind::Double)
+    pub fn hardest(&self) -> Result<Tensor> {
+        Ok(self.collect(|delta| Ok(delta.f_amin([1i64].as_slice(), true)?))?.to_kind(Kind::Double))
     }
 
     /// Number of zero rows in both views, 0-dim int64.
@@ -270,7 +413,37 @@ impl Pairs {
         }
     }
 
-    /// From G = dL/dS [A, C] to the gradients of the two views, float64 in their shapes; `kind` is the kind of the products.
+    /// Room for the gradients of the unit rows, to which tiles add theirs; `kind` is the kind of the products.
+    pub fn gathered(&self, kind: Kind) -> Gathered {
+        let zeros = |side: &Side| {
+            let [rows, d] = side.unit.size()[..] else { return (side.unit.zeros_like(), side.unit.zeros_like()) };
+            let options = (Kind::Double, side.unit.device());
+            (Tensor::zeros([rows, d], options), Tensor::zeros([rows, 1], options))
+        };
+        let centred = |side: &Side| {
+            let mean = side.unit.mean_dim([0i64].as_slice(), true, Kind::Double);
+            ((&side.unit - &mean).to_kind(kind), mean)
+        };
+        let (rows, columns) = (centred(&self.rows), centred(&self.columns));
+        Gathered { rows: zeros(&self.rows), columns: zeros(&self.columns), centred: (rows.0, columns.0), means: (rows.1, columns.1) }
+    }
+
+    /// From what tiles gathered to the gradients of the two views, float64 in their shapes.
+    pub fn pull_back_gathered(self, gathered: Gathered) -> (Tensor, Tensor) {
+        let Gathered { rows, columns, means, .. } = gathered;
+        // What belongs to a row's gradient is measured from the mean of the other side.
+        let rows = rows.0 + rows.1 * means.1;
+        let columns = columns.0 + columns.1 * means.0;
+        if self.shape.layout == Layout::TwoView {
+            let both = self.rows.pull_back(&(rows + columns));
+            let samples = self.shape.samples;
+            return (both.narrow(0, 0, samples), both.narrow(0, samples, samples));
+        }
+        (self.rows.pull_back(&rows), self.columns.pull_back(&columns))
+    }
+
+    /// From G = dL/dS [A, C], which took the place of the shortfalls of a whole batch, to the gradients of the two views, float64 in
+    /// their shapes; `kind` is the kind of the products.
     pub fn pull_back(self, g: &Tensor, kind: Kind) -> Result<(Tensor, Tensor)> {
         let Pairs { shape, rows, columns, .. } = self;
         let turned = shape.transposed();
@@ -288,6 +461,33 @@ impl Pairs {
             rows.pull_back(&product(&shape, as_is, &columns, kind)?),
             columns.pull_back(&product(&turned, transposed, &rows, kind)?),
         ))
+    }
+}
+
+/// Gradients of the unit rows of both sides, tile by tile: each as a product with the other side's rows less their mean, and a sum
+/// that the mean is multiplied with, in float64.
+pub(super) struct Gathered {
+    rows: (Tensor, Tensor),
+    columns: (Tensor, Tensor),
+    centred: (Tensor, Tensor),
+    means: (Tensor, Tensor),
+}
+
+impl Gathered {
+    /// Adds G = dL/dS [T, C] of the anchors from `start` on.
+    ///
+    /// # Numerics
+    /// As in [`product`].
+    pub fn add(&mut self, g: &Tensor, start: i64) -> Result<()> {
+        let g = g.to_kind(self.centred.0.kind());
+        let anchors = g.size()[0];
+        let sum = |dim: i64| -> Result<Tensor> { Ok(g.f_sum_dim_intlist([dim].as_slice(), true, Kind::Double)?) };
+        let of = |t: &Tensor| t.narrow(0, start, anchors);
+        let _ = of(&self.rows.0).f_copy_(&g.f_mm(&self.centred.1)?)?;
+        let _ = of(&self.rows.1).f_copy_(&sum(1)?)?;
+        let _ = self.columns.0.f_add_(&g.tr().f_mm(&of(&self.centred.0))?)?;
+        let _ = self.columns.1.f_add_(&sum(0)?.tr())?;
+        Ok(())
     }
 }
 

@@ -9,7 +9,6 @@ use super::{Diagnostics, anchors, constant};
 use crate::config::loss::{EmaConfig, Evidence, Floor, GlobalBeta, Pivot, Signals};
 use crate::config::loss_reference::{Policy, ReferenceConfig};
 use crate::error::{Error, Result};
-use crate::torch::{smallest, smallest_with_columns};
 use tch::{Kind, Tensor};
 
 /// The loss and what it keeps between batches.
@@ -109,19 +108,17 @@ impl Reference {
         let sizes = self.sizes(pairs);
         let longest_list = sizes.selected.into_iter().chain(sizes.weibull).chain(sizes.softmax).max();
         let (hardest, list) = match (sizes.tail, longest_list) {
-            (None, None) => (pairs.hardest(), None),
+            (None, None) => (pairs.hardest()?, None),
             (Some(k), None) => {
-                let delta = smallest(&pairs.delta, k)?.to_kind(Kind::Double);
+                let delta = pairs.smallest(k)?;
                 (delta.narrow(1, 0, 1), Some(Hardest { columns: delta.shallow_clone(), delta }))
             }
             (tail, Some(m)) => {
-                let (delta, columns) = smallest_with_columns(&pairs.delta, m.max(tail.unwrap_or(0)))?;
-                let delta = delta.to_kind(Kind::Double);
+                let (delta, columns) = pairs.smallest_with_columns(m.max(tail.unwrap_or(0)))?;
                 (delta.narrow(1, 0, 1), Some(Hardest { delta, columns }))
             }
         };
-        let pairs_in_batch = pairs.shape.anchors * pairs.shape.negatives;
-        let batch = self.batch.update(&mut self.fits, &pairs.delta, pairs_in_batch, eps)?;
+        let batch = self.batch.update(&mut self.fits, pairs, eps)?;
         let rho = hardest.clamp_min(eps);
         let fit = match (&list, sizes.tail) {
             (Some(list), Some(k)) => self.fits.fit(&list.delta.narrow(1, 0, k).clamp_min(eps)),

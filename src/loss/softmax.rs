@@ -113,12 +113,12 @@ impl Term {
     }
 }
 
-/// The loss, 0-dim float64, and dL/dS in the working kind if it was asked for.
+/// The loss, 0-dim float64, and the gradients of both views in float64, if they were asked for.
 pub(super) struct Evaluated {
     pub loss: Tensor,
     /// 1 / sum p^2 over the negatives of each anchor, [A] float64; none without a term over all of them.
     pub n2: Option<Tensor>,
-    pub gradient: Option<Tensor>,
+    pub gradients: Option<(Tensor, Tensor)>,
 }
 
 /// What a loss makes of a batch: the terms to evaluate, and what it learnt on the way.
@@ -130,32 +130,53 @@ pub(super) struct Plan {
     pub diagnostics: Diagnostics,
 }
 
-/// Evaluates the sum of the plan's terms. The gradient takes the place of the pairs' shortfalls, block after block.
-pub(super) fn evaluate(pairs: &Pairs, plan: &Plan, with_gradient: bool) -> Result<Evaluated> {
-    let gradient = with_gradient.then(|| pairs.delta.shallow_clone());
+/// Evaluates the sum of the plan's terms, tile by tile. The gradient takes the place of a tile's shortfalls, block after block;
+/// `product` is the kind of the products that bring it back to the embeddings.
+pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Result<Evaluated> {
     let full = plan.terms.iter().filter(|term| matches!(term.candidates, Candidates::All)).count();
-    let blocks = pairs.shape.blocks();
-    let buffer = || Block::buffer(&blocks, pairs.shape.candidates, pairs.delta.kind(), pairs.delta.device());
-    let buffers = (buffer()?, buffer()?);
     let (mut losses, mut n2) = (Vec::new(), Vec::new());
-    for block in &blocks {
-        let rows = Rows {
-            anchors: pairs.shape.anchors as f64,
-            negatives: pairs.shape.negatives,
-            // The second full term still needs what the first one overwrites.
-            delta: if full > 1 { block.of(&pairs.delta).copy() } else { block.of(&pairs.delta) },
-            positive: block.of(&pairs.positive),
-            hardest: block.of(&plan.hardest),
-            cap: plan.cap,
-            gradient: gradient.as_ref().map(|g| block.of(g)),
-            buffers: (block.part(&buffers.0), block.part(&buffers.1)),
+    let whole = pairs.is_whole();
+    let mut gathered = product.filter(|_| !whole).map(|kind| pairs.gathered(kind));
+    let mut kept = None;
+    let mut buffers: Option<(Tensor, Tensor)> = None;
+    pairs.each_tile(|tile| {
+        let buffer = || Block::buffer(&tile.blocks, pairs.shape.candidates, tile.delta.kind(), tile.delta.device());
+        let buffers = match &mut buffers {
+            Some(buffers) => buffers,
+            none => none.insert((buffer()?, buffer()?)),
         };
-        let (loss, of_block) = rows.evaluate(&plan.terms, block)?;
-        losses.push(loss);
-        n2.extend(of_block);
-    }
+        for block in &tile.blocks {
+            let delta = block.within(&tile.delta, tile.start);
+            let rows = Rows {
+                anchors: pairs.shape.anchors as f64,
+                negatives: pairs.shape.negatives,
+                gradient: product.is_some().then(|| delta.shallow_clone()),
+                // The second full term still needs what the first one overwrites.
+                delta: if full > 1 { delta.copy() } else { delta },
+                positive: block.within(&tile.positive, tile.start),
+                hardest: block.of(&plan.hardest),
+                cap: plan.cap,
+                buffers: (block.part(&buffers.0), block.part(&buffers.1)),
+            };
+            let (loss, of_block) = rows.evaluate(&plan.terms, block)?;
+            losses.push(loss);
+            n2.extend(of_block);
+        }
+        match &mut gathered {
+            Some(gathered) => gathered.add(&tile.delta, tile.start)?,
+            None if whole => kept = Some(tile.delta.shallow_clone()),
+            None => (),
+        }
+        Ok(())
+    })?;
     let n2 = if n2.is_empty() { None } else { Some(Tensor::f_cat(&n2, 0)?.f_view([-1])?) };
-    Ok(Evaluated { loss: Tensor::f_cat(&losses, 0)?.mean(Kind::Double), n2, gradient })
+    let loss = Tensor::f_cat(&losses, 0)?.mean(Kind::Double);
+    let gradients = match (gathered, kept, product) {
+        (Some(gathered), _, _) => Some(pairs.pull_back_gathered(gathered)),
+        (None, Some(g), Some(kind)) => Some(pairs.pull_back(&g, kind)?),
+        _ => None,
+    };
+    Ok(Evaluated { loss, n2, gradients })
 }
 
 /// Logits of shortfalls up to a constant, in the kind of the coefficients.

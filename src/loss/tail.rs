@@ -5,9 +5,9 @@
 //!
 //! Legend: A anchors, k points of the tail, n of them in the fit.
 
+use super::pairs::Pairs;
 use crate::config::loss::{EmaConfig, Evidence, GlobalBeta, Pivot, Signals};
 use crate::error::{Error, Result};
-use crate::torch::smallest;
 use tch::{Device, Kind, Tensor};
 
 /// Least sum of squares that is divided by or whose logarithm is taken.
@@ -267,10 +267,9 @@ impl BatchBeta {
         }
     }
 
-    /// The exponent for a batch whose `pairs` negative shortfalls are the smallest entries of `delta` [A, C]; moves the
-    /// average, if there is one, where the batch's fit is good enough.
-    pub fn update(&mut self, fits: &mut Fits, delta: &Tensor, pairs: i64, eps: f64) -> Result<BatchFit> {
-        let device = delta.device();
+    /// The exponent for a batch; moves the average, if there is one, where the batch's fit is good enough.
+    pub fn update(&mut self, fits: &mut Fits, pairs: &Pairs, eps: f64) -> Result<BatchFit> {
+        let device = pairs.device();
         let EmaConfig { initial, fraction, min_points, momentum, r2_min } = match &self.config {
             GlobalBeta::Fixed(value) => {
                 let beta = Tensor::full([1, 1], *value, (Kind::Double, device));
@@ -282,11 +281,11 @@ impl BatchBeta {
             Some(average) => average.to_device(device).to_kind(Kind::Double).view([1, 1]),
             None => Tensor::full([1, 1], initial as f32 as f64, (Kind::Double, device)),
         };
-        let k = points_truncated(pairs, fraction, min_points);
+        let k = points_truncated(pairs.shape.anchors * pairs.shape.negatives, fraction, min_points);
         if k < 10 {
             return Ok(BatchFit { r2: Some(old.zeros_like()), slope: Some(old.zeros_like()), beta: old });
         }
-        let tail = smallest(&delta.view([1, -1]), k)?.to_kind(Kind::Double).clamp_min(eps);
+        let tail = pairs.smallest_of_all(k)?.clamp_min(eps);
         let fit = fits.fit(&tail);
         let moved = &old * momentum + fit.slope.clamp(self.range.0, self.range.1) * (1.0 - momentum);
         let beta = moved.where_self(&fit.r2.ge(r2_min).logical_and(&fit.slope.gt(0.0)), &old);

@@ -6,8 +6,6 @@ use super::tail::{self, BatchBeta, Fits, Steepness};
 use super::{Diagnostics, anchors, constant};
 use crate::config::loss::{BetaConfig, GlobalBeta, WeinceConfig};
 use crate::error::{Error, Result};
-use crate::torch::smallest;
-use tch::Kind;
 
 /// The loss and what it keeps between batches.
 pub(super) struct Weince {
@@ -40,7 +38,7 @@ impl Weince {
             ));
         }
         let k = tail::points(negatives, config.tail.fraction, config.tail.min_points);
-        let shortfalls = smallest(&pairs.delta, k)?.to_kind(Kind::Double);
+        let shortfalls = pairs.smallest(k)?;
         let hardest = shortfalls.narrow(1, 0, 1);
         let tail = shortfalls.clamp_min(config.eps);
         let rho = tail.narrow(1, 0, 1);
@@ -67,8 +65,7 @@ impl Weince {
                 fit.slope.clamp(b.min, b.max).where_self(&fit.slope.gt(0.0), &fallback)
             }
             BetaConfig::Shrunk(b) => {
-                let pairs_in_batch = pairs.shape.anchors * negatives;
-                let batch = self.batch.update(&mut self.fits, &pairs.delta, pairs_in_batch, config.eps)?;
+                let batch = self.batch.update(&mut self.fits, pairs, config.eps)?;
                 let beta = tail::shrunk(&fit, &batch.beta, b.shrink_c, b.r2_min, b.min, b.max);
                 diagnostics.set_batch(&batch);
                 beta

@@ -418,7 +418,7 @@ fn a_fresh_view_chooses_among_the_anchors_own_candidates() {
 fn a_gate_belongs_to_its_loss() {
     let weince = WeinceConfig { temperature: 0.2, ..WeinceConfig::default() };
     assert_eq!(gate_of(&LossConfig::Weince(weince.clone())).0, weince);
-    let (gate, whose) = gate_of(&LossConfig::Infonce(InfonceConfig { temperature: 0.2 }));
+    let (gate, whose) = gate_of(&LossConfig::Infonce(InfonceConfig { temperature: 0.2, tile: None }));
     assert!(gate == weince && whose.contains("InfoNCE"));
     use crate::config::loss_reference::{Policy, ReferenceConfig};
     let reference = |policy| ReferenceConfig { policy, select_q: 0.3, ..ReferenceConfig::default() };
