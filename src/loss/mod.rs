@@ -10,7 +10,9 @@
 //! Embeddings of any floating-point kind; half precision and float32 are computed in float32, float64 in float64. WEINCE
 //! and the reference take the similarity product in float64 even then, because `1 - s` of a near pair is lost in float32.
 //! The gradient with respect to the embeddings has a closed form: it is computed together with the value, without a graph,
-//! in memory of O(N^2), by blocks of rows. The device is never waited for.
+//! in memory of O(N^2), by blocks of rows. The device is never waited for. Large batches, or `tile` anchors at a time where it is given, are
+//! evaluated in tiles of rows that are made twice, for the statistics and for the gradient, and never kept: memory is then
+//! O(N (d + tile)), and the values are those of the whole matrix to rounding.
 //!
 //! # Paper and reference
 //! `kind: weince` and `kind: reference` with `policy: tlambda_select` differ in this:
@@ -122,6 +124,11 @@ impl Loss {
         }
     }
 
+    /// How many of so many anchors have their similarities with the candidates in memory at once.
+    pub fn anchors_at_once(&self, anchors: usize, candidates: usize) -> usize {
+        pairs::anchors_at_once(self.config.tile().map(i64::from), anchors as i64, candidates as i64) as usize
+    }
+
     /// Who is compared with whom.
     pub fn layout(&self) -> Layout {
         self.layout
@@ -196,8 +203,7 @@ impl Loss {
         let shape = Shape::new(self.layout, z_i.size()[0], z_j.size()[0], z_i.device());
         let working = working_kind(z_i.kind());
         let tile = self.config.tile().map(i64::from);
-        let pairs =
-            |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, (product, working), tile);
+        let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, (product, working), tile);
         match &mut self.kind {
             KindOfLoss::Infonce(config) => {
                 let pairs = pairs(ZeroRows::Neutral, working)?;

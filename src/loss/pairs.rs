@@ -224,6 +224,15 @@ impl Block {
     }
 }
 
+/// How many of the anchors have their shortfalls there at once, where `tile` says so or by themselves.
+pub(super) fn anchors_at_once(tile: Option<i64>, anchors: i64, candidates: i64) -> i64 {
+    match tile {
+        Some(tile) => tile.min(anchors),
+        None if anchors * candidates > WHOLE => (TILE / candidates).max(1),
+        None => anchors,
+    }
+}
+
 /// Some anchors' shortfalls.
 pub(super) struct Tile {
     /// The first of the anchors.
@@ -293,23 +302,25 @@ impl Pairs {
         let with_one = |u: &Tensor| Tensor::cat(&[u, &one.expand([u.size()[0], 1], false)], 1).to_kind(product);
         let factors = (with_one(&rows.unit.neg()), with_one(&columns.unit).tr());
         let mut pairs = Pairs { shape, rows, columns, factors, working, tiles: Tiles::Parts(Vec::new()) };
-        let entries = match tile {
-            Some(anchors) => anchors * shape.candidates,
-            None if shape.anchors * shape.candidates > WHOLE => TILE,
-            None => shape.anchors * shape.candidates,
-        };
-        pairs.tiles = if entries >= shape.anchors * shape.candidates {
+        let at_once = anchors_at_once(tile, shape.anchors, shape.candidates);
+        pairs.tiles = if at_once >= shape.anchors {
             let products = shape.blocks_of(PRODUCT_BLOCK);
             Tiles::Whole(pairs.tile(0..shape.anchors, &products, shape.blocks(), &mut None)?)
         } else {
-            Tiles::Parts(shape.parts((entries / shape.candidates).max(1)))
+            Tiles::Parts(shape.parts(at_once))
         };
         Ok(pairs)
     }
 
     /// The shortfalls of some anchors. `products` are blocks of them that are multiplied at once; `wide` is room for one of the blocks in
     /// the kind of the products, which is made where it is missing.
-    fn tile(&self, anchors: Range<i64>, products: &[Block], blocks: Vec<Block>, wide: &mut Option<Tensor>) -> Result<Tile> {
+    fn tile(
+        &self,
+        anchors: Range<i64>,
+        products: &[Block],
+        blocks: Vec<Block>,
+        wide: &mut Option<Tensor>,
+    ) -> Result<Tile> {
         let (left, right) = &self.factors;
         let (product, device) = (left.kind(), left.device());
         let (start, candidates) = (anchors.start, self.shape.candidates);
@@ -425,7 +436,12 @@ impl Pairs {
             ((&side.unit - &mean).to_kind(kind), mean)
         };
         let (rows, columns) = (centred(&self.rows), centred(&self.columns));
-        Gathered { rows: zeros(&self.rows), columns: zeros(&self.columns), centred: (rows.0, columns.0), means: (rows.1, columns.1) }
+        Gathered {
+            rows: zeros(&self.rows),
+            columns: zeros(&self.columns),
+            centred: (rows.0, columns.0),
+            means: (rows.1, columns.1),
+        }
     }
 
     /// From what tiles gathered to the gradients of the two views, float64 in their shapes.

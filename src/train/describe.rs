@@ -62,7 +62,10 @@ impl<T: Task> Plan<T> {
         let (anchors, candidates) = T::compared(&self.config);
         // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
         // and the rows in float64.
-        let loss = anchors * candidates * 2 * 4;
+        let at_once = self.stepper.loss.anchors_at_once(anchors, candidates);
+        // In tiles they are float64 at first, and the gradients of all rows wait beside them.
+        let rows = if at_once < anchors { 8 * at_once * candidates } else { 0 };
+        let loss = at_once * candidates * 2 * 4 + rows;
         let passes = self.pass_bytes()?.map(|bytes| bytes.max(gradients));
         let memory = &format!("  {}", T::UNIT);
         let lines = [
