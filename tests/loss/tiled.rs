@@ -1,6 +1,6 @@
 //! A batch in tiles against the whole of it: loss, gradient, statistics and state, whatever the size of the tiles.
 
-use super::{GEOMETRIES, batch, config, relative, run, run_new};
+use super::{GEOMETRIES, Geometry, batch, config, relative, run, run_new};
 use tch::{Device, Kind, Tensor};
 use weince::loss::{Layout, Loss};
 
@@ -18,13 +18,15 @@ fn tiled(kind: &str, tile: i64) -> weince::config::loss::LossConfig {
 }
 
 /// Sums in another order: 1e-12 of the loss in float64, 1e-6 in float32, and a hundred times as much of gradients relative to the largest:
-/// a shifted floor gives duplicates entries of 1/eps that cancel.
+/// a shifted floor gives duplicates entries of 1/eps that cancel. In the cap shortfalls are some 1e-4, of which a product's rounding, 2e-16, is
+/// ten times as much as of others.
 #[test]
 fn tiles_of_any_size_are_the_whole() {
     for layout in LAYOUTS {
         for kind in KINDS {
             for geometry in GEOMETRIES {
-                for (wide, tolerance) in [(Kind::Double, 1e-12), (Kind::Float, 1e-6)] {
+                let cap = if matches!(geometry, Geometry::Cap) { 10.0 } else { 1.0 };
+                for (wide, tolerance) in [(Kind::Double, cap * 1e-12), (Kind::Float, 1e-6)] {
                     let (z_i, z_j) = batch(geometry, 23, 8, 5);
                     let (z_i, z_j) = (z_i.to_kind(wide), z_j.to_kind(wide));
                     let whole = run_new(&config(&format!("{{{kind}}}")), layout, &z_i, &z_j);
