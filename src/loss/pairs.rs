@@ -499,8 +499,8 @@ impl Gathered {
         let anchors = g.size()[0];
         let sum = |dim: i64| -> Result<Tensor> { Ok(g.f_sum_dim_intlist([dim].as_slice(), true, Kind::Double)?) };
         let of = |t: &Tensor| t.narrow(0, start, anchors);
-        let _ = of(&self.rows.0).f_copy_(&g.f_mm(&self.centred.1)?)?;
-        let _ = of(&self.rows.1).f_copy_(&sum(1)?)?;
+        of(&self.rows.0).f_copy_(&g.f_mm(&self.centred.1)?)?;
+        of(&self.rows.1).f_copy_(&sum(1)?)?;
         let _ = self.columns.0.f_add_(&g.tr().f_mm(&of(&self.centred.0))?)?;
         let _ = self.columns.1.f_add_(&sum(0)?.tr())?;
         Ok(())

@@ -454,7 +454,7 @@ fn an_interval_that_reaches_zero_is_too_wide_to_tell() {
 
 #[test]
 fn criticality_of_another_loss_is_told_to_be_of_the_gate() {
-    let infonce = gate_of(&LossConfig::Infonce(InfonceConfig { temperature: 0.2 }));
+    let infonce = gate_of(&LossConfig::Infonce(InfonceConfig { temperature: 0.2, tile: None }));
     let given = Settings { gate: infonce.0, gate_of: infonce.1.into(), ..settings() };
     let said = text(&words::of(&Analysis::of(&known(100, 500, 2.0, [1.0, 2.0], 4), &given).unwrap(), None));
     assert!(said.contains("This is of WEINCE's gate on these embeddings, not of the run's loss."), "{said}");
