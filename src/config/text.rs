@@ -101,6 +101,19 @@ pub struct TextTrainConfig {
     pub clip_norm: Option<f64>,
 }
 
+impl TextConfig {
+    /// An anchor's candidates in a batch: the second views, and the hard negatives of all.
+    pub fn batch_candidates(&self) -> usize {
+        let samples = self.train.batch_size;
+        if self.data.hard_negative.is_some() { 2 * samples } else { samples }
+    }
+
+    /// Those of them that are negatives.
+    pub fn batch_negatives(&self) -> usize {
+        self.batch_candidates() - 1
+    }
+}
+
 impl RunConfig for TextConfig {
     const COMMAND: &'static str = "pretrain-text";
 

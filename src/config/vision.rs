@@ -97,6 +97,13 @@ pub struct EvalConfig {
     pub knn_every: u64,
 }
 
+impl VisionConfig {
+    /// An anchor's negatives in a batch: both views of the other samples.
+    pub fn batch_negatives(&self) -> usize {
+        2 * self.train.batch_size - 2
+    }
+}
+
 impl RunConfig for VisionConfig {
     const COMMAND: &'static str = "pretrain-vision";
 

@@ -8,6 +8,7 @@ use super::temperature::{self, Temperatures};
 use super::weince::{self, Tail, TailLogit};
 use crate::error::{Error, Result};
 use crate::eval::rows::product_error;
+use crate::evt::Z_95;
 use crate::theory::bounds;
 use crate::theory::estimators::{
     AnchorEstimate, Corpus, Estimates, Ranked, Retrieval as Certified, RowSums, Search, recall, recall_at_size,
@@ -16,9 +17,6 @@ use crate::theory::random::Random;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// The standard normal law's 0.975 quantile.
-pub(super) const Z_95: f64 = 1.959_963_984_540_054;
 
 /// The temperature unless another is given: that of SimCSE, and of sentence-transformers' losses.
 pub const DEFAULT_TAU: f64 = 0.05;
@@ -297,8 +295,7 @@ pub(super) fn search(
             mean_logit: sum.moment / sum.mass + f64::from(sum.nearest) * c,
             largest: 1.0 / sum.mass,
         };
-        let ln = row.ln_mass - positive * c;
-        ranked.push(Ranked { rank: 1 + sum.above as usize, loss: ln.max(0.0) + (-ln.abs()).exp().ln_1p() });
+        ranked.push(Ranked::new(sum.above as usize, row.ln_mass - positive * c));
         anchors.push(AnchorEstimate::from_sums(&row, positive * c));
     }
     let same = match input.negatives {

@@ -1,12 +1,13 @@
 //! What is measured on a sample: the risks at a finite number of negatives, how fast they fall, how many negatives are enough, and held-out
 //! against training.
 
-use super::analysis::{Settings, Z_95, pairs, search};
+use super::analysis::{Settings, pairs, search};
 use super::input::{Checks, Input, Negatives};
 use super::passes::Pairs;
 use crate::error::{Error, Result};
 use crate::eval::matrix::Matrix;
 use crate::eval::rows::Rows;
+use crate::evt::Z_95;
 use crate::theory::bounds;
 use crate::theory::estimators::{CurvePoint, Search, Slope, curve, held_out_bound, ranked, slope_test, variance};
 use crate::theory::random::Random;

@@ -124,14 +124,8 @@ impl Reader for Gather<'_> {
         let masked = own.wrapping_sub(first) < products.len();
         let mut place = first;
         for cosines in whole {
-            let mut filled;
-            let cosines = if masked {
-                filled = *cosines;
-                leave_out(&mut filled, own, place);
-                &filled
-            } else {
-                cosines
-            };
+            let mut filled = [0.0; LANES];
+            let cosines = if masked { without(cosines, own, place, &mut filled) } else { cosines };
             lanes.add(cosines, self.inverse_temperature);
             if lanes.rank(cosines) {
                 note(cosines, lanes.doubtful, row, place, self.near);
@@ -139,9 +133,7 @@ impl Reader for Gather<'_> {
             place += LANES;
         }
         if !rest.is_empty() {
-            let mut cosines = [f32::NEG_INFINITY; LANES];
-            cosines[..rest.len()].copy_from_slice(rest);
-            leave_out(&mut cosines, own, place);
+            let cosines = filled_up(rest, own, place);
             lanes.add(&cosines, self.inverse_temperature);
             if lanes.rank(&cosines) {
                 note(&cosines, lanes.doubtful, row, place, self.near);
@@ -156,7 +148,23 @@ fn note(cosines: &Vector, [low, high]: [f32; 2], row: usize, place: usize, near:
     near.extend(doubtful.map(|(_, item)| (row as u32, item)));
 }
 
+/// The cosines with -inf at the place of the anchor's own item.
 #[inline(never)]
+fn without<'a>(cosines: &Vector, own: usize, place: usize, filled: &'a mut Vector) -> &'a Vector {
+    *filled = *cosines;
+    leave_out(filled, own, place);
+    filled
+}
+
+/// The last cosines, fewer than a vector has, with -inf for those that are missing and for the anchor's own item.
+#[inline(never)]
+fn filled_up(rest: &[f32], own: usize, place: usize) -> Vector {
+    let mut cosines = [f32::NEG_INFINITY; LANES];
+    cosines[..rest.len()].copy_from_slice(rest);
+    leave_out(&mut cosines, own, place);
+    cosines
+}
+
 fn leave_out(cosines: &mut Vector, own: usize, place: usize) {
     if let Some(own) = cosines.get_mut(own.wrapping_sub(place)) {
         *own = f32::NEG_INFINITY;
@@ -237,14 +245,8 @@ impl Reader for Share<'_> {
         let masked = own.wrapping_sub(first) < products.len();
         let mut place = first;
         for (cosines, columns) in whole.iter().zip(columns) {
-            let mut filled;
-            let cosines = if masked {
-                filled = *cosines;
-                leave_out(&mut filled, own, place);
-                &filled
-            } else {
-                cosines
-            };
+            let mut filled = [0.0; LANES];
+            let cosines = if masked { without(cosines, own, place, &mut filled) } else { cosines };
             let p = anchor.of(cosines, self.inverse_temperature);
             for l in 0..LANES {
                 columns[l] += p[l];
@@ -252,9 +254,7 @@ impl Reader for Share<'_> {
             place += LANES;
         }
         if !rest.is_empty() {
-            let mut cosines = [f32::NEG_INFINITY; LANES];
-            cosines[..rest.len()].copy_from_slice(rest);
-            leave_out(&mut cosines, own, place);
+            let cosines = filled_up(rest, own, place);
             let p = anchor.of(&cosines, self.inverse_temperature);
             last.iter_mut().zip(p).for_each(|(column, p)| *column += p);
         }

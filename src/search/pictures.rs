@@ -60,7 +60,7 @@ fn k_curve(analysis: &Analysis) -> Result<Shown> {
     let of = |value: fn(&KPoint) -> [f64; 2]| -> Vec<Point> {
         let at = |p: &KPoint| {
             let [y, se] = value(p);
-            let half = super::analysis::Z_95 * se;
+            let half = crate::evt::Z_95 * se;
             Point { x: p.k as f64, y, band: Some([y - half, y + half]) }
         };
         points.iter().map(at).collect()

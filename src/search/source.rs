@@ -3,7 +3,7 @@
 use super::input::{Input, Items, Labels, Negatives};
 use super::weince::TailLogit;
 use crate::config::loss::LossConfig;
-use crate::config::run::{RunConfig, command_of};
+use crate::config::run::RunConfig;
 use crate::config::text::TextConfig;
 use crate::data::Split;
 use crate::data::text::sts::{self, StsSplit};
@@ -182,11 +182,7 @@ impl OfRun {
     /// What the run, its data or LibTorch report; what cannot be asked of such a run.
     pub fn material(&self) -> Result<Material> {
         let folder = RunFolder::open(&self.folder)?;
-        if command_of(&crate::config::load(&folder.config(), &[])?) == TextConfig::COMMAND {
-            self.of_text(&folder)
-        } else {
-            self.of_images()
-        }
+        if folder.command()? == TextConfig::COMMAND { self.of_text(&folder) } else { self.of_images() }
     }
 
     fn of_images(&self) -> Result<Material> {
@@ -199,7 +195,7 @@ impl OfRun {
         let same = OfRun { pairs: input.checks.anchors, items: input.checks.items, ..self.clone() };
         let train = same.views(&encoder, Split::Pretrain)?;
         let config = encoder.config();
-        let k = 2 * config.train.batch_size - 2;
+        let k = config.batch_negatives();
         let mut data = encoder.source()?;
         data["views"] = json!("two random views of each image; the corpus is one view of other images");
         data["seed"] = json!(self.seed);
@@ -277,8 +273,7 @@ impl OfRun {
         let first = encoder.sentences(&kept.iter().map(|(a, _)| *a).collect::<Vec<_>>())?;
         let corpus = encoder.sentences(&items)?;
         let numbers = kept.iter().map(|(_, b)| *b).collect();
-        let batch = config.train.batch_size;
-        let k = batch - 1 + if config.data.hard_negative.is_some() { batch } else { 0 };
+        let k = config.batch_negatives();
         let mut data = encoder.source()?;
         data["run"] = json!(self.folder.display().to_string());
         data["pairs"] = json!({

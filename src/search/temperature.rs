@@ -1,8 +1,9 @@
 //! A search softmax by its temperature: what a temperature can tell apart, what it costs, and the one that fits the positives.
 
-use super::analysis::{Figure, Z_95, divergences, search};
+use super::analysis::{Figure, divergences, search};
 use super::finite_k::Sample;
 use crate::error::Result;
+use crate::evt::Z_95;
 use crate::theory::bounds;
 use serde::Serialize;
 

@@ -5,9 +5,11 @@ use super::finite_k::Sample;
 use crate::config::loss::LossConfig;
 use crate::error::{Error, Result};
 use crate::evt::pot::HILL_POINTS;
-use crate::evt::{Hill, SHORTFALL_FLOOR};
+use crate::evt::{Hill, SHORTFALL_FLOOR, Z_95};
 use crate::tail::anchors::{Anchors, gate_of};
+use crate::theory::estimators::variance;
 use crate::theory::weince::{Kernel, Regime, regime};
+use rayon::prelude::*;
 use serde::Serialize;
 
 /// Where lambda and beta come from.
@@ -54,6 +56,7 @@ pub struct Tail {
 
 pub(super) fn tail(sample: &Sample, logit: &TailLogit, tau: f64) -> Result<Tail> {
     let [n, m] = sample.size();
+    let rows = sample.cosines(|_, cosines| Ok(cosines))?;
     let (lambdas, betas) = match logit {
         TailLogit::Fixed { lambda, beta } => {
             if !((0.0..=1.0).contains(lambda) && *beta >= 0.0 && beta.is_finite()) {
@@ -64,7 +67,6 @@ pub(super) fn tail(sample: &Sample, logit: &TailLogit, tau: f64) -> Result<Tail>
             (vec![*lambda; n], vec![*beta; n])
         }
         TailLogit::Loss { loss, negatives } => {
-            let rows = sample.cosines(|_, cosines| Ok(cosines))?;
             let slices: Vec<&[f64]> = rows.iter().map(|r| &r[..]).collect();
             let found = Anchors::of(&slices, *negatives, &gate_of(loss).0)?;
             (found.column(|t| t.lambda), found.column(|t| t.beta))
@@ -72,7 +74,7 @@ pub(super) fn tail(sample: &Sample, logit: &TailLogit, tau: f64) -> Result<Tail>
     };
     let points = HILL_POINTS.min(m / 4).max(2);
     let input = sample.input();
-    let found = sample.cosines(|i, cosines| {
+    let one = |(i, cosines): (usize, &Vec<f64>)| {
         let kernel = Kernel { lambda: lambdas[i], beta: betas[i], tau };
         let shortfalls: Vec<f64> = cosines.iter().map(|s| (1.0 - s).max(SHORTFALL_FLOOR)).collect();
         let index = Hill::of(&shortfalls, points).ok().map(|h| h.index);
@@ -86,8 +88,9 @@ pub(super) fn tail(sample: &Sample, logit: &TailLogit, tau: f64) -> Result<Tail>
         }
         let loss =
             largest + (mass / logits.len() as f64).ln() - kernel.ln((1.0 - input.positives[i]).max(SHORTFALL_FLOOR));
-        Ok((index, index.map(|h| kernel.criticality(h)), mass * mass / squares, loss))
-    })?;
+        (index, index.map(|h| kernel.criticality(h)), mass * mass / squares, loss)
+    };
+    let found: Vec<_> = rows.par_iter().enumerate().map(one).collect();
     let indices: Vec<f64> = found.iter().filter_map(|f| f.0).collect();
     let criticality: Vec<f64> = found.iter().filter_map(|f| f.1).collect();
     if criticality.is_empty() {
@@ -100,7 +103,7 @@ pub(super) fn tail(sample: &Sample, logit: &TailLogit, tau: f64) -> Result<Tail>
     };
     let losses: Vec<f64> = found.iter().map(|f| f.3).collect();
     let mean = losses.iter().sum::<f64>() / n as f64;
-    let half = super::analysis::Z_95 * (crate::theory::estimators::variance(&losses) / n as f64).sqrt();
+    let half = Z_95 * (variance(&losses) / n as f64).sqrt();
     let shares = [share(&|c| c < 0.5), share(&|c| (0.5..1.0).contains(&c)), share(&|c| c >= 1.0)];
     let without_index = n - criticality.len();
     let criticality = quartiles(criticality);

@@ -10,8 +10,9 @@ pub(super) mod softmax;
 mod training;
 
 use super::Analysis;
-use super::analysis::{Figure, Z_95};
+use super::analysis::Figure;
 use super::finite_k::Training;
+use crate::evt::Z_95;
 
 /// A risk so near to its limit, in nats, counts as there: a tenth of a softmax probability.
 pub(super) const NEAR_LIMIT: f64 = 0.1;

@@ -249,7 +249,7 @@ impl OfRun {
     /// What the run, its data or LibTorch report; what cannot be asked of such a run.
     pub fn material(&self, checkpoint: Option<&Path>, options: &Options) -> Result<Material> {
         let folder = RunFolder::open(&self.folder)?;
-        let mut material = match crate::config::run::command_of(&crate::config::load(&folder.config(), &[])?) {
+        let mut material = match folder.command()? {
             command if command == TextConfig::COMMAND => self.of_text(&folder, checkpoint, options),
             _ => self.of_images(checkpoint, options),
         }?;
@@ -300,7 +300,7 @@ impl OfRun {
             sample,
             winners,
             gate: owned(gate_of(&config.loss)),
-            batch_negatives: Some(2 * config.train.batch_size - 2),
+            batch_negatives: Some(config.batch_negatives()),
             step: encoder.step(),
             title: self.title(encoder.weights(), encoder.step()),
             data,
@@ -327,8 +327,6 @@ impl OfRun {
             all_rows(&matrix, numbers)
         };
         let (sample, winners, norms, negatives) = looked_at(&draw, &rows, None, Negatives::AcrossViews, options)?;
-        let batch = config.train.batch_size;
-        let hard = if config.data.hard_negative.is_some() { batch } else { 0 };
         let mut data = encoder.source()?;
         data["run"] = json!(self.folder.display().to_string());
         data["data"] = sentences.source();
@@ -340,7 +338,7 @@ impl OfRun {
             sample,
             winners,
             gate: owned(gate_of(&config.loss)),
-            batch_negatives: Some(batch - 1 + hard),
+            batch_negatives: Some(config.batch_negatives()),
             step,
             title: self.title(encoder.encoder().file(), step),
             data,

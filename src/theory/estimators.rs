@@ -504,11 +504,17 @@ pub struct Ranked {
     pub loss: f64,
 }
 
+impl Ranked {
+    /// Of the number of items that score at least as high as the positive, and of log Σ e^{(s_j - s⁺)/τ}.
+    pub fn new(above: usize, ln: f64) -> Ranked {
+        Ranked { rank: 1 + above, loss: ln.max(0.0) + (-ln.abs()).exp().ln_1p() }
+    }
+}
+
 /// Ranks one anchor's positive.
 pub fn ranked(logits: &[f64], positive: f64) -> Ranked {
-    let rank = 1 + logits.iter().filter(|x| **x >= positive).count();
-    let ln = log_sum_exp(logits) - positive;
-    Ranked { rank, loss: ln.max(0.0) + (-ln.abs()).exp().ln_1p() }
+    let above = logits.iter().filter(|x| **x >= positive).count();
+    Ranked::new(above, log_sum_exp(logits) - positive)
 }
 
 /// Retrieval over anchors, with what the losses certify.

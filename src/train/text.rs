@@ -78,8 +78,7 @@ impl Task for Text {
     }
 
     fn compared(config: &TextConfig) -> (usize, usize) {
-        let samples = config.train.batch_size;
-        (samples, if config.data.hard_negative.is_some() { 2 * samples } else { samples })
+        (config.train.batch_size, config.batch_candidates())
     }
 
     fn open(config: &TextConfig) -> Result<Text> {
