@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod device;
+pub mod dist;
 pub mod doctor;
 pub mod error;
 pub mod eval;

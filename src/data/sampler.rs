@@ -2,6 +2,7 @@
 
 use crate::augment::random::{Keyed, Purpose};
 use crate::error::{Error, Result};
+use std::ops::Range;
 
 /// Which samples each training step sees. What does not fill a batch at the end of an epoch is left out; each epoch leaves out others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +10,8 @@ pub struct Sampler {
     samples: usize,
     batch: usize,
     seed: u64,
+    /// The part of a batch that this process sees: its first sample, and the one behind its last.
+    share: (usize, usize),
 }
 
 /// A step of a run, counted from 0.
@@ -44,7 +47,26 @@ impl Sampler {
         if samples > u32::MAX as usize {
             return Err(Error::Config(format!("data: {samples} samples; at most {} are supported", u32::MAX)));
         }
-        Ok(Sampler { samples, batch, seed })
+        Ok(Sampler { samples, batch, seed, share: (0, batch) })
+    }
+
+    /// The same batches, of which only these samples are seen: those of one of several processes.
+    ///
+    /// # Errors
+    /// No sample, or some that a batch does not have.
+    pub fn sharing(self, share: Range<usize>) -> Result<Self> {
+        if share.is_empty() || share.end > self.batch {
+            return Err(Error::Config(format!(
+                "train.batch_size: {} samples have no share {share:?}; expected at least one sample for each process",
+                self.batch
+            )));
+        }
+        Ok(Sampler { share: (share.start, share.end), ..self })
+    }
+
+    /// The samples of a batch that this process sees.
+    pub fn share(&self) -> Range<usize> {
+        self.share.0..self.share.1
     }
 
     /// Samples of the set.
@@ -79,9 +101,9 @@ impl Sampler {
         order
     }
 
-    /// The samples of a step, out of its epoch's order.
+    /// The samples of a step that this process sees, out of its epoch's order.
     pub fn step<'a>(&self, order: &'a [u32], step: u64) -> &'a [u32] {
-        &order[step as usize * self.batch..][..self.batch]
+        &order[step as usize * self.batch..][self.share()]
     }
 }
 
@@ -109,6 +131,24 @@ mod tests {
         assert_eq!(sampler.steps_per_epoch(), 15);
         assert_eq!(sampler.position(31), Position { epoch: 2, step: 1 });
         assert_eq!(sampler.step(&sampler.order(0), 14).len(), 64);
+    }
+
+    /// Every sample of every full batch is seen by one process, in the order of one process alone.
+    #[test]
+    fn shares_make_up_the_batches() {
+        let whole = Sampler::new(50, 8, 3).unwrap();
+        let order = whole.order(0);
+        for shares in [vec![0..8], vec![0..4, 4..8], vec![0..3, 3..6, 6..8]] {
+            for step in 0..whole.steps_per_epoch() {
+                let seen = shares.iter().flat_map(|share| {
+                    whole.sharing(share.clone()).unwrap().step(&order, step).to_vec()
+                });
+                assert_eq!(seen.collect::<Vec<_>>(), whole.step(&order, step));
+            }
+        }
+        for wrong in [3..3, 4..9] {
+            assert_eq!(whole.sharing(wrong).unwrap_err().exit_code(), 2);
+        }
     }
 
     #[test]

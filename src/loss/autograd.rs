@@ -3,7 +3,7 @@
 //! lambda, beta and the lists of hardest negatives are frozen at one batch; value and gradient are those of that frozen
 //! loss at any batch, in float64 and with all similarities in the graph. Rows of zero norm are not its subject.
 
-use super::pairs::{Pairs, Shape};
+use super::pairs::{Pairs, Ranks, Shape};
 use super::softmax::{Candidates, Plan, Term};
 use super::{Layout, Loss};
 use crate::config::loss::Floor;
@@ -28,7 +28,9 @@ impl Loss {
     pub fn freeze(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<Frozen> {
         let _guard = tch::no_grad_guard();
         let mut part = |z_i: &Tensor, z_j: &Tensor| -> Result<FrozenPart> {
-            let (pairs, plan): (Pairs, Plan) = self.plan(z_i, z_j)?;
+            let (z_i, z_j) = (z_i.detach(), z_j.detach());
+            let ranks = Ranks::alone(z_i.size()[0], z_j.size()[0] - z_i.size()[0]);
+            let (pairs, plan): (Pairs, Plan) = self.plan(&z_i, &z_j, &ranks)?;
             Ok(FrozenPart { shape: pairs.shape, plan })
         };
         let mut parts = vec![part(z_i, z_j)?];

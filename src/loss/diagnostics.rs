@@ -55,12 +55,14 @@ fn scalar(cell: &Tensor) -> Tensor {
 }
 
 impl Diagnostics {
-    pub(super) fn new(pairs: &Pairs, hardest: &Tensor, eps: f64) -> Diagnostics {
+    /// Of a batch whose anchors' hardest negatives are not known yet.
+    pub(super) fn new(pairs: &Pairs) -> Diagnostics {
+        let none = |kind: Kind| Tensor::empty([0], (kind, pairs.device()));
         Diagnostics {
             lambda: None,
             lambda_rho: None,
             lambda_aic: None,
-            rho: anchors(&hardest.clamp_min(eps)),
+            rho: none(Kind::Double),
             beta: None,
             slope: None,
             delta_aic: None,
@@ -72,8 +74,14 @@ impl Diagnostics {
             batch_slope: None,
             batch_r2: None,
             zero_rows: pairs.zero_rows(),
-            near_duplicates: hardest.le(eps).sum(Kind::Int64),
+            near_duplicates: none(Kind::Int64),
         }
+    }
+
+    /// `hardest` are the shortfalls of the anchors' hardest negatives, [A, 1].
+    pub(super) fn set_hardest(&mut self, hardest: &Tensor, eps: f64) {
+        self.rho = anchors(&hardest.clamp_min(eps));
+        self.near_duplicates = hardest.le(eps).sum(Kind::Int64);
     }
 
     pub(super) fn set_gate(&mut self, gate: &Gate, pivot: &Tensor) {

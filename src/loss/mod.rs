@@ -14,6 +14,10 @@
 //! evaluated in tiles of rows that are made twice, for the statistics and for the gradient, and never kept: memory is then
 //! O(N (d + tile)), and the values are those of the whole matrix to rounding.
 //!
+//! Several processes ([`Loss::among`]) have all embeddings each and compute the rows of their own samples' anchors. What the tails say is
+//! gathered before the pivot is chosen, the smallest shortfalls of all pairs before the moving average moves, and the gradients of the
+//! candidates are summed: each process then has the loss of the whole batch, and its embeddings' gradients.
+//!
 //! # Paper and reference
 //! `kind: weince` and `kind: reference` with `policy: tlambda_select` differ in this:
 //!
@@ -50,13 +54,14 @@ pub use autograd::Frozen;
 pub use diagnostics::Diagnostics;
 
 use crate::config::loss::{InfonceConfig, LossConfig};
+use crate::dist::Group;
 use crate::error::{Error, Result};
 use crate::torch::known_gradient;
 use diagnostics::anchors;
-use pairs::{Pairs, Shape, ZeroRows};
+use pairs::{Pairs, Ranks, Shape, ZeroRows};
 use reference::Reference;
 use softmax::Plan;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use weince::Weince;
 
 /// Who is compared with whom.
@@ -78,6 +83,7 @@ pub struct Loss {
     config: LossConfig,
     layout: Layout,
     kind: KindOfLoss,
+    group: Group,
 }
 
 enum KindOfLoss {
@@ -108,7 +114,14 @@ impl Loss {
             LossConfig::Weince(c) => KindOfLoss::Weince(Box::new(Weince::new(c.clone()))),
             LossConfig::Reference(c) => KindOfLoss::Reference(Box::new(Reference::new(c.clone()))),
         };
-        Ok(Loss { config: config.clone(), layout, kind })
+        Ok(Loss { config: config.clone(), layout, kind, group: Group::alone() })
+    }
+
+    /// The loss of a batch that several processes share: each gives its samples' embeddings, all get the loss and the diagnostics of the
+    /// whole batch, and each the gradient of its own embeddings. Summed over the processes, the gradients of a model's parameters
+    /// are those of the whole batch.
+    pub fn among(self, group: Group) -> Loss {
+        Loss { group, ..self }
     }
 
     /// The configuration that the loss was made with.
@@ -170,15 +183,17 @@ impl Loss {
     /// N on further candidates.
     ///
     /// # Errors
-    /// Shapes, kinds or devices that do not fit; a batch of one sample where negatives are needed; what LibTorch reports.
+    /// Shapes, kinds or devices that do not fit, here or in another process; a batch of one sample where negatives are needed; what LibTorch reports.
     pub fn forward(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<LossOutput> {
         let with_gradient = z_i.requires_grad() || z_j.requires_grad();
         let guard = tch::no_grad_guard();
-        let samples = check_embeddings(self.layout, z_i, z_j)?;
-        let mut part = self.part(z_i, z_j, with_gradient)?;
+        let (whole_i, whole_j, ranks) = self.whole_batch(z_i, z_j)?;
+        let samples = ranks.all();
+        let mut part = self.part(&whole_i, &whole_j, &ranks, with_gradient)?;
         if self.layout == Layout::BothWays {
-            let back = self.part(&z_j.f_narrow(0, 0, samples)?, z_i, with_gradient)?;
-            part = part.mean_with(back, samples)?;
+            let ranks = Ranks { further: vec![0; ranks.further.len()], ..ranks };
+            let back = self.part(&whole_j.f_narrow(0, 0, samples)?, &whole_i, &ranks, with_gradient)?;
+            part = part.mean_with(back, z_i.size()[0])?;
         }
         drop(guard);
         let value = part.loss.to_kind(working_kind(z_i.kind()));
@@ -189,25 +204,79 @@ impl Loss {
         Ok(LossOutput { loss, diagnostics: part.diagnostics })
     }
 
+    /// The embeddings of the whole batch, detached, and which of them belong to which process.
+    fn whole_batch(&self, z_i: &Tensor, z_j: &Tensor) -> Result<(Tensor, Tensor, Ranks)> {
+        let checked = check_embeddings(self.layout, z_i, z_j);
+        let (z_i, z_j) = (z_i.detach(), z_j.detach());
+        if self.group.is_alone() {
+            let samples = checked?;
+            return Ok((z_i, z_j.shallow_clone(), Ranks::alone(samples, z_j.size()[0] - samples)));
+        }
+        let ranks = self.ranks(checked, &z_i, &z_j)?;
+        let rows: Vec<i64> =
+            ranks.samples.iter().zip(&ranks.further).map(|(samples, further)| 2 * samples + further).collect();
+        let all = self.group.gather(&Tensor::f_cat(&[z_i, z_j], 0)?, &rows)?;
+        let (mut firsts, mut seconds, mut further) = (Vec::new(), Vec::new(), Vec::new());
+        let mut from = 0;
+        for (&samples, &more) in ranks.samples.iter().zip(&ranks.further) {
+            for (parts, length) in [(&mut firsts, samples), (&mut seconds, samples), (&mut further, more)] {
+                parts.push(all.f_narrow(0, from, length)?);
+                from += length;
+            }
+        }
+        seconds.append(&mut further);
+        Ok((Tensor::f_cat(&firsts, 0)?, Tensor::f_cat(&seconds, 0)?, ranks))
+    }
+
+    /// What each process has of the batch. What one of them cannot serve is an error in all, so that nobody waits for it.
+    fn ranks(&self, checked: Result<i64>, z_i: &Tensor, z_j: &Tensor) -> Result<Ranks> {
+        let here = match checked {
+            Ok(samples) => {
+                format!("{samples} {} {} {:?}", z_j.size()[0] - samples, z_i.size()[1], z_i.kind())
+            }
+            Err(error) => error.to_string(),
+        };
+        let mut ranks = Ranks { group: self.group.clone(), samples: Vec::new(), further: Vec::new() };
+        let texts = self.group.texts(&here)?;
+        let mut like: Option<(&str, &str)> = None;
+        for (rank, text) in texts.iter().enumerate() {
+            let wrong = |what: &str| Err(Error::Input(format!("embeddings of rank {rank}: {what}")));
+            let &[samples, further, width, kind] = text.split(' ').collect::<Vec<_>>().as_slice() else {
+                return wrong(text);
+            };
+            let (Ok(samples), Ok(further)) = (samples.parse(), further.parse()) else { return wrong(text) };
+            let (first_width, first_kind) = *like.get_or_insert((width, kind));
+            if (width, kind) != (first_width, first_kind) {
+                return wrong(&format!(
+                    "expected width {first_width} and {first_kind} as on rank 0, found {width} and {kind}"
+                ));
+            }
+            ranks.samples.push(samples);
+            ranks.further.push(further);
+        }
+        Ok(ranks)
+    }
+
     /// One matrix of similarities, from end to end.
-    fn part(&mut self, z_i: &Tensor, z_j: &Tensor, with_gradient: bool) -> Result<Part> {
-        let (pairs, mut plan) = self.plan(z_i, z_j)?;
+    fn part(&mut self, z_i: &Tensor, z_j: &Tensor, ranks: &Ranks, with_gradient: bool) -> Result<Part> {
+        let (pairs, mut plan) = self.plan(z_i, z_j, ranks)?;
         let product = plan.cap.product_kind(working_kind(z_i.kind()));
         let evaluated = softmax::evaluate(pairs, &plan, with_gradient.then_some(product))?;
+        plan.diagnostics.set_hardest(&evaluated.hardest, plan.cap.eps);
         plan.diagnostics.n2 = evaluated.n2;
         Ok(Part { loss: evaluated.loss, gradients: evaluated.gradients, diagnostics: plan.diagnostics })
     }
 
     /// Pairs and terms of a batch; to be called without gradient recording.
-    fn plan(&mut self, z_i: &Tensor, z_j: &Tensor) -> Result<(Pairs, Plan)> {
+    fn plan(&mut self, z_i: &Tensor, z_j: &Tensor, ranks: &Ranks) -> Result<(Pairs, Plan)> {
         let shape = Shape::new(self.layout, z_i.size()[0], z_j.size()[0], z_i.device());
         let working = working_kind(z_i.kind());
         let tile = self.config.tile().map(i64::from);
-        let pairs = |zero, product| Pairs::new(shape, &z_i.detach(), &z_j.detach(), zero, (product, working), tile);
+        let pairs = |zero, product| Pairs::new(shape, (z_i, z_j), zero, (product, working), tile, ranks);
         match &mut self.kind {
             KindOfLoss::Infonce(config) => {
                 let pairs = pairs(ZeroRows::Neutral, working)?;
-                let plan = infonce::plan(config, &pairs)?;
+                let plan = infonce::plan(config, &pairs);
                 Ok((pairs, plan))
             }
             KindOfLoss::Weince(loss) => {
@@ -285,9 +354,9 @@ fn working_kind(kind: Kind) -> Kind {
     if kind == Kind::Double { Kind::Double } else { Kind::Float }
 }
 
-/// A float64 constant of shape [1, 1] on the device of `like`.
-fn constant(value: f64, like: &Tensor) -> Tensor {
-    Tensor::full([1, 1], value, (Kind::Double, like.device()))
+/// A float64 constant of shape [1, 1].
+fn constant(value: f64, device: Device) -> Tensor {
+    Tensor::full([1, 1], value, (Kind::Double, device))
 }
 
 /// Refuses what is no batch of embeddings; returns the number of samples.

@@ -5,8 +5,9 @@
 //! depends on the loss.
 
 use super::Layout;
+use crate::dist::Group;
 use crate::error::{Error, Result};
-use crate::torch::{smallest, smallest_with_columns};
+use crate::torch::smallest;
 use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
@@ -27,8 +28,12 @@ const PRODUCT_BLOCK: i64 = 1 << 19;
 /// configuration gives the same numbers on every machine.
 const WHOLE: i64 = 1 << 29;
 
-/// Entries of a tile where their number is not given.
-const TILE: i64 = 1 << 24;
+/// Entries of a tile where their number is not given: 256 MiB of float32.
+const TILE: i64 = 1 << 26;
+
+/// Columns of a product whose kind is not that of the shortfalls: with as many rows as [`BLOCK`] leaves it stays in a processor's cache
+/// until it is converted.
+const PRODUCT_COLUMNS: i64 = 1 << 11;
 
 /// What a row of (almost) zero norm becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,10 +92,12 @@ impl Side {
         }
     }
 
-    /// From the gradient with respect to the unit rows to that with respect to the rows themselves.
-    fn pull_back(&self, gradient: &Tensor) -> Tensor {
-        let radial = (gradient * &self.unit).sum_dim_intlist([-1i64].as_slice(), true, Kind::Double);
-        (gradient - &self.direction * radial) * &self.inverse_norm
+    /// From the gradient with respect to the unit rows to that with respect to the rows themselves, for some of the rows.
+    fn pull_back(&self, gradient: &Tensor, rows: Range<i64>) -> Tensor {
+        let of = |t: &Tensor| t.narrow(0, rows.start, rows.end - rows.start);
+        let gradient = of(gradient);
+        let radial = (&gradient * of(&self.unit)).sum_dim_intlist([-1i64].as_slice(), true, Kind::Double);
+        (gradient - of(&self.direction) * radial) * of(&self.inverse_norm)
     }
 }
 
@@ -100,6 +107,8 @@ pub(super) struct Shape {
     pub layout: Layout,
     /// Samples in the batch: the rows of a view that are anchors.
     pub samples: i64,
+    /// Samples whose anchors this process computes: the first, and the one behind the last.
+    own: (i64, i64),
     /// A.
     pub anchors: i64,
     /// C.
@@ -127,7 +136,22 @@ impl Shape {
             Layout::TwoView => (2 * samples, 2 * samples, 2 * samples - 2),
             Layout::OneWay | Layout::BothWays => (samples, others, others - 1),
         };
-        Shape { layout, samples, anchors, candidates, negatives, cached: device == Device::Cpu }
+        Shape { layout, samples, own: (0, samples), anchors, candidates, negatives, cached: device == Device::Cpu }
+    }
+
+    /// The same for a process that computes the anchors of some samples only.
+    pub fn of_samples(self, own: Range<i64>) -> Shape {
+        Shape { own: (own.start, own.end), ..self }
+    }
+
+    /// Views with anchors.
+    fn views(&self) -> i64 {
+        self.anchors / self.samples
+    }
+
+    /// Anchors that this process computes.
+    fn own_anchors(&self) -> i64 {
+        self.views() * (self.own.1 - self.own.0)
     }
 
     /// The shape of the transposed matrix of similarities; one way its blocks tell only rows.
@@ -135,14 +159,24 @@ impl Shape {
         match self.layout {
             Layout::TwoView => *self,
             Layout::OneWay | Layout::BothWays => {
-                Shape { samples: self.candidates, anchors: self.candidates, candidates: self.anchors, ..*self }
+                let (samples, candidates) = (self.candidates, self.anchors);
+                Shape { samples, own: (0, samples), anchors: samples, candidates, ..*self }
             }
         }
     }
 
-    /// All rows in blocks for elementwise work.
+    /// This process's rows in blocks for elementwise work.
     pub fn blocks(&self) -> Vec<Block> {
         self.blocks_of(BLOCK)
+    }
+
+    /// Rows and columns of a product of so many rows that are made at once, where it is converted afterwards.
+    fn product_piece(&self, rows: i64) -> (i64, i64) {
+        if !self.cached {
+            return (rows, self.candidates);
+        }
+        let columns = PRODUCT_COLUMNS.min(self.candidates);
+        ((BLOCK / columns).min(rows), columns)
     }
 
     /// Blocks of about so many entries.
@@ -154,8 +188,9 @@ impl Shape {
     fn parts(&self, length: i64) -> Vec<Block> {
         let mut blocks = Vec::new();
         for view in (0..self.anchors).step_by(self.samples as usize) {
-            for start in (view..view + self.samples).step_by(length as usize) {
-                let rows = start..(start + length).min(view + self.samples);
+            let end = view + self.own.1;
+            for start in (view + self.own.0..end).step_by(length as usize) {
+                let rows = start..(start + length).min(end);
                 blocks.push(match self.layout {
                     Layout::TwoView => {
                         let other_view = if view == 0 { self.samples } else { -self.samples };
@@ -199,9 +234,9 @@ impl Block {
         tensor.narrow(0, self.rows.start - start, self.rows.end - self.rows.start)
     }
 
-    /// The block in pieces for elementwise work.
-    fn pieces(&self, shape: &Shape) -> Vec<Block> {
-        let length = if shape.cached { (BLOCK / shape.candidates).max(1) } else { shape.samples };
+    /// The block in pieces of about so many entries.
+    fn pieces(&self, shape: &Shape, entries: i64) -> Vec<Block> {
+        let length = if shape.cached { (entries / shape.candidates).max(1) } else { shape.samples };
         let piece = |start: i64| {
             let moved = start - self.rows.start;
             let rows = start..(start + length).min(self.rows.end);
@@ -242,55 +277,111 @@ pub(super) struct Tile {
     /// delta = 1 - cosine of every negative, [`ABSENT`] elsewhere; [T, C] in the working kind. Not floored: rounding can
     /// make it slightly negative.
     pub delta: Tensor,
-    /// delta of the positive, [T, 1] float64.
-    pub positive: Tensor,
 }
 
-impl Tile {
-    /// A tile that shares the tensors of this one.
-    fn shallow_clone(&self) -> Tile {
-        Tile {
-            start: self.start,
-            blocks: self.blocks.clone(),
-            delta: self.delta.shallow_clone(),
-            positive: self.positive.shallow_clone(),
-        }
+/// Tensors that tile after tile is written to: a new one each time would be as many pages that the system has to find.
+#[derive(Default)]
+struct Room {
+    delta: Option<Tensor>,
+    wide: Option<Tensor>,
+}
+
+impl Room {
+    /// For the shortfalls of a tile.
+    fn delta(&mut self, rows: i64, columns: i64, options: (Kind, Device)) -> Result<Tensor> {
+        room(&mut self.delta, rows, columns, options)
     }
+
+    /// For a piece of a product.
+    fn wide(&mut self, rows: i64, columns: i64, options: (Kind, Device)) -> Result<Tensor> {
+        room(&mut self.wide, rows, columns, options)
+    }
+}
+
+/// The first rows of what is there, or of what is made where that is too small.
+fn room(there: &mut Option<Tensor>, rows: i64, columns: i64, options: (Kind, Device)) -> Result<Tensor> {
+    match there {
+        Some(t) if t.size()[0] >= rows && t.size()[1] == columns => Ok(t.f_narrow(0, 0, rows)?),
+        _ => Ok(there.insert(Tensor::f_empty([rows, columns], options)?).shallow_clone()),
+    }
+}
+
+/// Which process computes which samples' anchors.
+#[derive(Clone)]
+pub(super) struct Ranks {
+    pub group: Group,
+    /// Samples of each.
+    pub samples: Vec<i64>,
+    /// Further candidates of each; they lie behind all samples' second views.
+    pub further: Vec<i64>,
+}
+
+impl Ranks {
+    /// One process that computes all.
+    pub fn alone(samples: i64, further: i64) -> Ranks {
+        Ranks { group: Group::alone(), samples: vec![samples], further: vec![further] }
+    }
+
+    /// This process's samples.
+    pub fn own(&self) -> Range<i64> {
+        of_rank(&self.samples, self.group.rank())
+    }
+
+    /// This process's further candidates, counted from the first of all.
+    fn own_further(&self) -> Range<i64> {
+        of_rank(&self.further, self.group.rank())
+    }
+
+    /// All samples.
+    pub fn all(&self) -> i64 {
+        self.samples.iter().sum()
+    }
+}
+
+/// The rows of a rank among those of all.
+fn of_rank(rows: &[i64], rank: usize) -> Range<i64> {
+    let start = rows[..rank].iter().sum();
+    start..start + rows[rank]
 }
 
 /// A batch as its loss sees it.
 pub(super) struct Pairs {
     pub shape: Shape,
+    ranks: Ranks,
     rows: Side,
     columns: Side,
     /// [-u, 1] and [v, 1]^T of the unit rows in the kind of the products: their product is 1 - u v^T.
     factors: (Tensor, Tensor),
+    /// delta of the positive of each anchor, [A, 1] float64.
+    pub positive: Tensor,
     working: Kind,
-    /// All anchors in one tile, which is kept, or several, which are made whenever they are asked for.
     tiles: Tiles,
 }
 
+/// This process's anchors.
 enum Tiles {
-    Whole(Tile),
-    /// The anchors of each.
-    Parts(Vec<Block>),
+    /// All of them in one tile, or one for each view.
+    Kept(Vec<Tile>),
+    /// Tiles that are made whenever they are asked for: the anchors of each.
+    Made(Vec<Block>),
 }
 
 impl Pairs {
-    /// Normalises the views. Shortfalls are a matrix product in the kind `product`, and are handed on in the kind `working`: all at
-    /// once, or where they are many, or `tile` says so, as many anchors at a time.
+    /// Normalises the views of a whole batch. Shortfalls are a matrix product in the kind `product`, and are handed on in the kind
+    /// `working`: all at once, or where they are many, or `tile` says so, as many anchors at a time.
     ///
     /// # Numerics
     /// For unit rows half the squared distance is 1 - u.v. In float64 the rows are unit to 2e-16, so this has an absolute
     /// error of about 2e-16, 1e-10 of a shortfall of 1e-6. In float32 it would be 6e-8, 5% of it.
     pub fn new(
         shape: Shape,
-        z_i: &Tensor,
-        z_j: &Tensor,
+        (z_i, z_j): (&Tensor, &Tensor),
         zero: ZeroRows,
         (product, working): (Kind, Kind),
         tile: Option<i64>,
+        ranks: &Ranks,
     ) -> Result<Pairs> {
+        let shape = shape.of_samples(ranks.own());
         let (rows, columns) = match shape.layout {
             Layout::TwoView => {
                 let both = Side::new(&Tensor::f_cat(&[z_i, z_j], 0)?, zero);
@@ -301,48 +392,60 @@ impl Pairs {
         let one = Tensor::ones([1, 1], (Kind::Double, z_i.device()));
         let with_one = |u: &Tensor| Tensor::cat(&[u, &one.expand([u.size()[0], 1], false)], 1).to_kind(product);
         let factors = (with_one(&rows.unit.neg()), with_one(&columns.unit).tr());
-        let mut pairs = Pairs { shape, rows, columns, factors, working, tiles: Tiles::Parts(Vec::new()) };
-        let at_once = anchors_at_once(tile, shape.anchors, shape.candidates);
-        pairs.tiles = if at_once >= shape.anchors {
+        let of_positives = match shape.layout {
+            Layout::TwoView => columns.unit.roll([shape.samples], [0]),
+            Layout::OneWay | Layout::BothWays => columns.unit.narrow(0, 0, shape.samples),
+        };
+        let cosines = (&rows.unit * of_positives).sum_dim_intlist([1i64].as_slice(), true, Kind::Double);
+        let (positive, tiles) = (1.0 - cosines, Tiles::Made(Vec::new()));
+        let mut pairs = Pairs { shape, ranks: ranks.clone(), rows, columns, factors, positive, working, tiles };
+        let own = shape.own_anchors();
+        let at_once = anchors_at_once(tile, own, shape.candidates);
+        let mut room = Room::default();
+        pairs.tiles = if at_once < own {
+            Tiles::Made(shape.parts(at_once))
+        } else if own == shape.anchors {
             let products = shape.blocks_of(PRODUCT_BLOCK);
-            Tiles::Whole(pairs.tile(0..shape.anchors, &products, shape.blocks(), &mut None)?)
+            Tiles::Kept(vec![pairs.tile(0..own, &products, shape.blocks(), &mut room)?])
         } else {
-            Tiles::Parts(shape.parts(at_once))
+            // The own rows of the views do not lie together.
+            let of_view = |part: &Block| {
+                let (products, blocks) = (part.pieces(&shape, PRODUCT_BLOCK), part.pieces(&shape, BLOCK));
+                pairs.tile(part.rows.clone(), &products, blocks, &mut Room::default())
+            };
+            Tiles::Kept(shape.parts(shape.samples).iter().map(of_view).collect::<Result<_>>()?)
         };
         Ok(pairs)
     }
 
-    /// The shortfalls of some anchors. `products` are blocks of them that are multiplied at once; `wide` is room for one of the blocks in
-    /// the kind of the products, which is made where it is missing.
-    fn tile(
-        &self,
-        anchors: Range<i64>,
-        products: &[Block],
-        blocks: Vec<Block>,
-        wide: &mut Option<Tensor>,
-    ) -> Result<Tile> {
+    /// The shortfalls of some anchors. `products` are blocks of them that are multiplied at once; `room` is for what can be used again.
+    fn tile(&self, anchors: Range<i64>, products: &[Block], blocks: Vec<Block>, room: &mut Room) -> Result<Tile> {
         let (left, right) = &self.factors;
         let (product, device) = (left.kind(), left.device());
         let (start, candidates) = (anchors.start, self.shape.candidates);
-        let delta = Tensor::f_empty([anchors.end - start, candidates], (self.working, device))?;
-        if product != self.working && wide.is_none() {
-            *wide = Some(Block::buffer(products, candidates, product, device)?);
-        }
-        let mut positives = Vec::new();
+        let delta = room.delta(anchors.end - start, candidates, (self.working, device))?;
         for block in products {
-            let mut narrow = block.within(&delta, start);
-            let wide = match wide {
-                Some(buffer) if product != self.working => block.part(buffer),
-                _ => narrow.shallow_clone(),
-            };
-            let _ = block.of(left).f_mm_out(&wide, right)?;
-            positives.push(block.positives(&wide).to_kind(Kind::Double).copy());
-            if product != self.working {
-                narrow.f_copy_(&wide)?;
+            let narrow = block.within(&delta, start);
+            if product == self.working {
+                let _ = block.of(left).f_mm_out(&narrow, right)?;
+            } else {
+                let rows = narrow.size()[0];
+                let (at_once, columns) = self.shape.product_piece(rows);
+                let wide = room.wide(at_once, columns, (product, device))?;
+                for row in (0..rows).step_by(at_once as usize) {
+                    let height = at_once.min(rows - row);
+                    let left = block.of(left).narrow(0, row, height);
+                    for column in (0..candidates).step_by(columns as usize) {
+                        let width = columns.min(candidates - column);
+                        let wide = wide.narrow(0, 0, height).narrow(1, 0, width);
+                        let _ = left.f_mm_out(&wide, &right.narrow(1, column, width))?;
+                        narrow.narrow(0, row, height).narrow(1, column, width).f_copy_(&wide)?;
+                    }
+                }
             }
             block.fill_non_negatives(&narrow, ABSENT);
         }
-        Ok(Tile { start, blocks, delta, positive: Tensor::cat(&positives, 0).view([-1, 1]) })
+        Ok(Tile { start, blocks, delta })
     }
 
     /// Where the batch is.
@@ -350,53 +453,51 @@ impl Pairs {
         self.factors.0.device()
     }
 
-    /// Whether the gradient can take the place of the shortfalls and wait there.
+    /// Whether one tile has the shortfalls of all anchors, so that the gradient can take their place and wait there.
     pub fn is_whole(&self) -> bool {
-        matches!(self.tiles, Tiles::Whole(_))
+        matches!(&self.tiles, Tiles::Kept(tiles) if tiles.len() == 1 && tiles[0].delta.size()[0] == self.shape.anchors)
     }
 
-    /// Gives all tiles, one after the other.
+    /// Gives all tiles of this process's anchors, one after the other, in the order of the anchors.
     pub fn each_tile(&self, mut take: impl FnMut(&Tile) -> Result<()>) -> Result<()> {
         match &self.tiles {
-            Tiles::Whole(tile) => take(&tile.shallow_clone()),
-            Tiles::Parts(parts) => {
-                let mut wide = None;
+            Tiles::Kept(tiles) => tiles.iter().try_for_each(take),
+            Tiles::Made(parts) => {
+                let mut room = Room::default();
                 parts.iter().try_for_each(|part| {
-                    let blocks = part.pieces(&self.shape);
-                    take(&self.tile(part.rows.clone(), std::slice::from_ref(part), blocks, &mut wide)?)
+                    let blocks = part.pieces(&self.shape, BLOCK);
+                    take(&self.tile(part.rows.clone(), std::slice::from_ref(part), blocks, &mut room)?)
                 })
             }
         }
     }
 
-    /// What `f` makes of the shortfalls of each tile, [T, k] each; [A, k].
-    fn collect(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let mut found = Vec::new();
+    /// What `f` makes of the shortfalls [T, C] of tiles, [T, ..] each: of all anchors, also those of other processes, [A, ..] each.
+    pub fn collect(&self, mut f: impl FnMut(&Tensor) -> Result<Vec<Tensor>>) -> Result<Vec<Tensor>> {
+        let mut found: Vec<Vec<Tensor>> = Vec::new();
         self.each_tile(|tile| {
-            found.push(f(&tile.delta)?);
+            let made = f(&tile.delta)?;
+            found.resize_with(made.len(), Vec::new);
+            found.iter_mut().zip(made).for_each(|(of_tiles, t)| of_tiles.push(t));
             Ok(())
         })?;
-        Ok(if found.len() == 1 { found.remove(0) } else { Tensor::f_cat(&found, 0)? })
+        found.iter().map(|of_tiles| self.of_all(of_tiles)).collect()
     }
 
-    /// The `k` smallest shortfalls of each anchor, ascending; [A, k] float64.
-    pub fn smallest(&self, k: i64) -> Result<Tensor> {
-        Ok(self.collect(|delta| smallest(delta, k))?.to_kind(Kind::Double))
+    /// Puts together what there is for this process's anchors, in their order and [T, ..] each, and adds that of others; [A, ..].
+    pub fn of_all(&self, own: &[Tensor]) -> Result<Tensor> {
+        let own = if let [own] = own { own.shallow_clone() } else { Tensor::f_cat(own, 0)? };
+        if self.ranks.group.is_alone() {
+            return Ok(own);
+        }
+        // Of a rank's samples one after the other all views, then of all samples view after view.
+        let rest = &own.size()[1..];
+        let by_view = own.f_view([&[self.shape.views(), -1], rest].concat().as_slice())?;
+        let all = self.ranks.group.gather(&by_view.f_transpose(0, 1)?.f_contiguous()?, &self.ranks.samples)?;
+        Ok(all.f_transpose(0, 1)?.f_reshape([&[self.shape.anchors], rest].concat().as_slice())?)
     }
 
-    /// The same with their columns, [A, k] int64.
-    pub fn smallest_with_columns(&self, k: i64) -> Result<(Tensor, Tensor)> {
-        let (mut values, mut columns) = (Vec::new(), Vec::new());
-        self.each_tile(|tile| {
-            let (value, column) = smallest_with_columns(&tile.delta, k)?;
-            values.push(value);
-            columns.push(column);
-            Ok(())
-        })?;
-        Ok((Tensor::f_cat(&values, 0)?.to_kind(Kind::Double), Tensor::f_cat(&columns, 0)?))
-    }
-
-    /// The `k` smallest shortfalls of all, ascending; [1, k] float64. Several tiles keep twice as many.
+    /// The `k` smallest shortfalls of all, ascending; [1, k] float64. Several tiles keep twice as many, several processes as many for each.
     pub fn smallest_of_all(&self, k: i64) -> Result<Tensor> {
         let mut kept: Option<Tensor> = None;
         self.each_tile(|tile| {
@@ -408,12 +509,14 @@ impl Pairs {
             kept = Some(smallest(&all, k.min(all.numel() as i64))?);
             Ok(())
         })?;
-        kept.map(|kept| kept.to_kind(Kind::Double)).ok_or_else(|| Error::Input("a batch without anchors".into()))
-    }
-
-    /// Shortfall of each anchor's hardest negative, [A, 1] float64.
-    pub fn hardest(&self) -> Result<Tensor> {
-        Ok(self.collect(|delta| Ok(delta.f_amin([1i64].as_slice(), true)?))?.to_kind(Kind::Double))
+        let kept = kept.ok_or_else(|| Error::Input("a batch without anchors".into()))?;
+        if self.ranks.group.is_alone() {
+            return Ok(kept.to_kind(Kind::Double));
+        }
+        let entries = |samples: &i64| k.min(samples * self.shape.views() * self.shape.candidates);
+        let of_ranks: Vec<i64> = self.ranks.samples.iter().map(entries).collect();
+        let all = self.ranks.group.gather(&kept.f_view([-1])?, &of_ranks)?;
+        Ok(smallest(&all.f_view([1, -1])?, k)?.to_kind(Kind::Double))
     }
 
     /// Number of zero rows in both views, 0-dim int64.
@@ -441,21 +544,28 @@ impl Pairs {
             columns: zeros(&self.columns),
             centred: (rows.0, columns.0),
             means: (rows.1, columns.1),
+            products: (None, None),
         }
     }
 
-    /// From what tiles gathered to the gradients of the two views, float64 in their shapes.
-    pub fn pull_back_gathered(self, gathered: Gathered) -> (Tensor, Tensor) {
+    /// From what tiles gathered to the gradients of this process's rows of the two views, float64 in their shapes.
+    pub fn pull_back_gathered(self, gathered: Gathered) -> Result<(Tensor, Tensor)> {
         let Gathered { rows, columns, means, .. } = gathered;
         // What belongs to a row's gradient is measured from the mean of the other side.
         let rows = rows.0 + rows.1 * means.1;
-        let columns = columns.0 + columns.1 * means.0;
+        let mut columns = columns.0 + columns.1 * means.0;
+        // A candidate has gradients from the anchors of all processes.
+        self.ranks.group.sum(&mut columns)?;
+        let (own, samples) = (self.ranks.own(), self.shape.samples);
         if self.shape.layout == Layout::TwoView {
-            let both = self.rows.pull_back(&(rows + columns));
-            let samples = self.shape.samples;
-            return (both.narrow(0, 0, samples), both.narrow(0, samples, samples));
+            let both = rows + columns;
+            let of_view = |first: i64| self.rows.pull_back(&both, first + own.start..first + own.end);
+            return Ok((of_view(0), of_view(samples)));
         }
-        (self.rows.pull_back(&rows), self.columns.pull_back(&columns))
+        let further = self.ranks.own_further();
+        let further = self.columns.pull_back(&columns, samples + further.start..samples + further.end);
+        let seconds = self.columns.pull_back(&columns, own.clone());
+        Ok((self.rows.pull_back(&rows, own), Tensor::f_cat(&[seconds, further], 0)?))
     }
 
     /// From G = dL/dS [A, C], which took the place of the shortfalls of a whole batch, to the gradients of the two views, float64 in
@@ -467,15 +577,15 @@ impl Pairs {
             // Rows and columns are the same embeddings.
             let panels = Panels::new(turned, g, kind)?;
             let sum = |block: &Block| Ok(panels.transposed(block)?.f_add_(&block.of(g))?);
-            let both = rows.pull_back(&product(&turned, sum, &rows, kind)?);
+            let both = rows.pull_back(&product(&turned, sum, &rows, kind)?, 0..shape.anchors);
             return Ok((both.narrow(0, 0, shape.samples), both.narrow(0, shape.samples, shape.samples)));
         }
         let panels = Panels::new(turned, g, kind)?;
         let as_is = |block: &Block| Ok(block.of(g).to_kind(kind));
         let transposed = |block: &Block| panels.transposed(block);
         Ok((
-            rows.pull_back(&product(&shape, as_is, &columns, kind)?),
-            columns.pull_back(&product(&turned, transposed, &rows, kind)?),
+            rows.pull_back(&product(&shape, as_is, &columns, kind)?, 0..shape.anchors),
+            columns.pull_back(&product(&turned, transposed, &rows, kind)?, 0..shape.candidates),
         ))
     }
 }
@@ -487,6 +597,8 @@ pub(super) struct Gathered {
     columns: (Tensor, Tensor),
     centred: (Tensor, Tensor),
     means: (Tensor, Tensor),
+    /// Room for a tile's products.
+    products: (Option<Tensor>, Option<Tensor>),
 }
 
 impl Gathered {
@@ -495,13 +607,16 @@ impl Gathered {
     /// # Numerics
     /// As in [`product`].
     pub fn add(&mut self, g: &Tensor, start: i64) -> Result<()> {
-        let g = g.to_kind(self.centred.0.kind());
-        let anchors = g.size()[0];
-        let sum = |dim: i64| -> Result<Tensor> { Ok(g.f_sum_dim_intlist([dim].as_slice(), true, Kind::Double)?) };
+        let kind = self.centred.0.kind();
+        let g = g.f_to_kind(kind)?;
+        let ([anchors, candidates], d) = (g.size2().map(<[i64; 2]>::from)?, self.centred.0.size()[1]);
+        let sum = |dim: i64| -> Result<Tensor> { Ok(g.f_sum_dim_intlist([dim].as_slice(), true, kind)?) };
         let of = |t: &Tensor| t.narrow(0, start, anchors);
-        of(&self.rows.0).f_copy_(&g.f_mm(&self.centred.1)?)?;
+        let to_rows = room(&mut self.products.0, anchors, d, (kind, g.device()))?;
+        of(&self.rows.0).f_copy_(&g.f_mm_out(&to_rows, &self.centred.1)?)?;
         of(&self.rows.1).f_copy_(&sum(1)?)?;
-        let _ = self.columns.0.f_add_(&g.tr().f_mm(&of(&self.centred.0))?)?;
+        let to_columns = room(&mut self.products.1, candidates, d, (kind, g.device()))?;
+        let _ = self.columns.0.f_add_(&g.tr().f_mm_out(&to_columns, &of(&self.centred.0))?)?;
         let _ = self.columns.1.f_add_(&sum(0)?.tr())?;
         Ok(())
     }

@@ -4,11 +4,12 @@
 
 use super::pairs::Pairs;
 use super::softmax::{Candidates, Cap, Hardest, Plan, Term};
-use super::tail::{self, BatchBeta, BatchFit, Fit, Fits, Steepness};
+use super::tail::{self, BatchBeta, BatchFit, Fit, Fits, Steepness, Tails};
 use super::{Diagnostics, anchors, constant};
 use crate::config::loss::{EmaConfig, Evidence, Floor, GlobalBeta, Pivot, Signals};
 use crate::config::loss_reference::{Policy, ReferenceConfig};
 use crate::error::{Error, Result};
+use crate::torch::{smallest, smallest_with_columns};
 use tch::{Kind, Tensor};
 
 /// The loss and what it keeps between batches.
@@ -107,24 +108,10 @@ impl Reference {
         let eps = self.config.eps;
         let sizes = self.sizes(pairs);
         let longest_list = sizes.selected.into_iter().chain(sizes.weibull).chain(sizes.softmax).max();
-        let (hardest, list) = match (sizes.tail, longest_list) {
-            (None, None) => (pairs.hardest()?, None),
-            (Some(k), None) => {
-                let delta = pairs.smallest(k)?;
-                (delta.narrow(1, 0, 1), Some(Hardest { columns: delta.shallow_clone(), delta }))
-            }
-            (tail, Some(m)) => {
-                let (delta, columns) = pairs.smallest_with_columns(m.max(tail.unwrap_or(0)))?;
-                (delta.narrow(1, 0, 1), Some(Hardest { delta, columns }))
-            }
-        };
+        let (hardest, fit, list) = self.smallest(pairs, &sizes, longest_list)?;
         let batch = self.batch.update(&mut self.fits, pairs, eps)?;
         let rho = hardest.clamp_min(eps);
-        let fit = match (&list, sizes.tail) {
-            (Some(list), Some(k)) => self.fits.fit(&list.delta.narrow(1, 0, k).clamp_min(eps)),
-            _ => Fit::none(&rho),
-        };
-        let mut diagnostics = Diagnostics::new(pairs, &hardest, eps);
+        let mut diagnostics = Diagnostics::new(pairs);
         diagnostics.set_batch(&batch);
         let mut terms = match select {
             Some(select) => {
@@ -133,7 +120,7 @@ impl Reference {
             }
             None => self.unselected(&rho, &fit, &batch, &mut diagnostics),
         };
-        let weight = |value: f64| Some(constant(value, &rho));
+        let weight = |value: f64| Some(constant(value, pairs.device()));
         if let Some((list, m)) = list.as_ref().zip(sizes.weibull) {
             terms.push(Term {
                 slope: None,
@@ -150,7 +137,47 @@ impl Reference {
                 candidates: Candidates::Hardest(list.first(m)),
             });
         }
-        Ok(Plan { terms, hardest, cap: Cap { floor: Floor::Clamp, eps }, diagnostics })
+        Ok(Plan { terms, hardest: Some(hardest), cap: Cap { floor: Floor::Clamp, eps }, diagnostics })
+    }
+
+    /// The shortfalls of the hardest negatives [A, 1], the fits of the tails, and the list of the longest that is needed.
+    fn smallest(
+        &mut self,
+        pairs: &Pairs,
+        sizes: &Sizes,
+        longest: Option<i64>,
+    ) -> Result<(Tensor, Fit, Option<Hardest>)> {
+        let (fits, eps) = (&mut self.fits, self.config.eps);
+        let deepest = longest.max(sizes.tail).unwrap_or(1);
+        let mut found = pairs.collect(|delta| {
+            let (values, columns) = match longest {
+                Some(_) => smallest_with_columns(delta, deepest).map(|(values, columns)| (values, Some(columns)))?,
+                None => (smallest(delta, deepest)?, None),
+            };
+            let values = values.f_to_kind(Kind::Double)?;
+            let first = match sizes.tail {
+                Some(k) => Tails::columns(fits, &values.f_narrow(1, 0, k)?, eps, Evidence::Aic)?,
+                None => values.f_narrow(1, 0, 1)?,
+            };
+            let mut made = vec![first];
+            if let (Some(m), Some(columns)) = (longest, columns) {
+                made.extend([values.f_narrow(1, 0, m)?, columns.f_narrow(1, 0, m)?]);
+            }
+            Ok(made)
+        })?;
+        let first = found.remove(0);
+        let (hardest, fit) = match sizes.tail {
+            Some(k) => {
+                let tails = Tails::new(&first, k, eps);
+                (tails.hardest, tails.fit)
+            }
+            None => (first.shallow_clone(), Fit::none(&first)),
+        };
+        let list = match (found.pop(), found.pop()) {
+            (Some(columns), Some(delta)) => Some(Hardest { delta, columns }),
+            _ => None,
+        };
+        Ok((hardest, fit, list))
     }
 
     /// The policies that need no gate of the `select` kind.
@@ -162,9 +189,9 @@ impl Reference {
             weight,
             candidates: Candidates::All,
         };
-        let softmax = || Some(constant(1.0 / config.temperature, rho));
+        let softmax = || Some(constant(1.0 / config.temperature, rho.device()));
         let weibull = || Some(batch.beta.shallow_clone());
-        let weight = |value: f64| Some(constant(value, rho));
+        let weight = |value: f64| Some(constant(value, rho.device()));
         match config.policy {
             Policy::Weibit => vec![full(None, weibull(), None)],
             Policy::Soft => vec![
@@ -217,7 +244,7 @@ impl Reference {
             kappa_aic: config.select_kappa_aic,
             margin: config.select_aic_margin,
         };
-        let evidence = tail::evidence(Evidence::Aic, fit, rho);
+        let evidence = fit.delta_aic.shallow_clone();
         let mut gate = tail::gate(signals, rho, &pivot, &evidence, by);
         if select == Selection::HardLosses {
             // Two anchors that are each other's hardest negative have one distance, whatever rounding makes of it.
@@ -244,7 +271,7 @@ impl Reference {
                 diagnostics.beta = Some(anchors(&beta));
                 vec![
                     Term {
-                        slope: Some(constant(1.0 / config.temperature, rho)),
+                        slope: Some(constant(1.0 / config.temperature, rho.device())),
                         power: None,
                         weight: Some(softmax_share),
                         candidates: Candidates::All,

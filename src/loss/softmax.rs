@@ -13,8 +13,8 @@
 //! with slope, power and weight constant in the differentiation. What is the same for a whole row cancels, so that
 //! -slope_a delta serves for slope_a s, and everything can be measured from the row's hardest negative.
 
-use super::Diagnostics;
 use super::pairs::{Block, Pairs};
+use super::{Diagnostics, anchors};
 use crate::config::loss::Floor;
 use crate::error::Result;
 use tch::{Kind, Tensor};
@@ -113,9 +113,11 @@ impl Term {
     }
 }
 
-/// The loss, 0-dim float64, and the gradients of both views in float64, if they were asked for.
+/// The loss, 0-dim float64, and the gradients of this process's rows of both views in float64, if they were asked for.
 pub(super) struct Evaluated {
     pub loss: Tensor,
+    /// Shortfall of each anchor's hardest negative, not floored; [A, 1] float64.
+    pub hardest: Tensor,
     /// 1 / sum p^2 over the negatives of each anchor, [A] float64; none without a term over all of them.
     pub n2: Option<Tensor>,
     pub gradients: Option<(Tensor, Tensor)>,
@@ -124,8 +126,8 @@ pub(super) struct Evaluated {
 /// What a loss makes of a batch: the terms to evaluate, and what it learnt on the way.
 pub(super) struct Plan {
     pub terms: Vec<Term>,
-    /// Shortfall of each anchor's hardest negative, not floored; [A, 1] float64.
-    pub hardest: Tensor,
+    /// Shortfall of each anchor's hardest negative, not floored, [A, 1] float64; none where the loss did not look for it.
+    pub hardest: Option<Tensor>,
     pub cap: Cap,
     pub diagnostics: Diagnostics,
 }
@@ -134,7 +136,7 @@ pub(super) struct Plan {
 /// `product` is the kind of the products that bring it back to the embeddings.
 pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Result<Evaluated> {
     let full = plan.terms.iter().filter(|term| matches!(term.candidates, Candidates::All)).count();
-    let (mut losses, mut n2) = (Vec::new(), Vec::new());
+    let (mut columns, mut has_n2) = (Vec::new(), false);
     let whole = pairs.is_whole();
     let mut gathered = product.filter(|_| !whole).map(|kind| pairs.gathered(kind));
     let mut kept = None;
@@ -147,20 +149,25 @@ pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Resu
         };
         for block in &tile.blocks {
             let delta = block.within(&tile.delta, tile.start);
+            let hardest = match &plan.hardest {
+                Some(hardest) => block.of(hardest),
+                None => delta.f_amin([1i64].as_slice(), true)?.f_to_kind(Kind::Double)?,
+            };
             let rows = Rows {
                 anchors: pairs.shape.anchors as f64,
                 negatives: pairs.shape.negatives,
                 gradient: product.is_some().then(|| delta.shallow_clone()),
                 // The second full term still needs what the first one overwrites.
                 delta: if full > 1 { delta.copy() } else { delta },
-                positive: block.within(&tile.positive, tile.start),
-                hardest: block.of(&plan.hardest),
+                positive: block.of(&pairs.positive),
+                hardest,
                 cap: plan.cap,
                 buffers: (block.part(&buffers.0), block.part(&buffers.1)),
             };
-            let (loss, of_block) = rows.evaluate(&plan.terms, block)?;
-            losses.push(loss);
-            n2.extend(of_block);
+            let (loss, n2) = rows.evaluate(&plan.terms, block)?;
+            has_n2 = n2.is_some();
+            let n2 = n2.unwrap_or_else(|| loss.zeros_like());
+            columns.push(Tensor::f_cat(&[loss, rows.hardest, n2], 1)?);
         }
         match &mut gathered {
             Some(gathered) => gathered.add(&tile.delta, tile.start)?,
@@ -169,14 +176,16 @@ pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Resu
         }
         Ok(())
     })?;
-    let n2 = if n2.is_empty() { None } else { Some(Tensor::f_cat(&n2, 0)?.f_view([-1])?) };
-    let loss = Tensor::f_cat(&losses, 0)?.mean(Kind::Double);
+    let columns = pairs.of_all(&columns)?;
+    let column = |i: i64| columns.narrow(1, i, 1);
+    let n2 = if has_n2 { Some(anchors(&column(2))) } else { None };
+    let (loss, hardest) = (anchors(&column(0)).mean(Kind::Double), column(1));
     let gradients = match (gathered, kept, product) {
-        (Some(gathered), _, _) => Some(pairs.pull_back_gathered(gathered)),
+        (Some(gathered), _, _) => Some(pairs.pull_back_gathered(gathered)?),
         (None, Some(g), Some(kind)) => Some(pairs.pull_back(&g, kind)?),
         _ => None,
     };
-    Ok(Evaluated { loss, n2, gradients })
+    Ok(Evaluated { loss, hardest, n2, gradients })
 }
 
 /// Logits of shortfalls up to a constant, in the kind of the coefficients.

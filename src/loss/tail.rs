@@ -157,11 +157,45 @@ fn likelihood_evidence(tail: &Tensor) -> Tensor {
     (weibull - exponential) * 2.0
 }
 
-/// The statistic that speaks for a Weibull tail, [A, 1].
-pub(super) fn evidence(kind: Evidence, fit: &Fit, tail: &Tensor) -> Tensor {
-    match kind {
-        Evidence::Aic => fit.delta_aic.shallow_clone(),
-        Evidence::Likelihood => likelihood_evidence(tail),
+/// What the tails of anchors say, [A, 1] each.
+pub(super) struct Tails {
+    /// The hardest negative's shortfall, not floored.
+    pub hardest: Tensor,
+    /// The same, floored.
+    pub rho: Tensor,
+    pub fit: Fit,
+    /// The statistic that speaks for a Weibull tail.
+    pub evidence: Tensor,
+    /// Hill's estimate of the exponent.
+    pub hill: Tensor,
+}
+
+impl Tails {
+    /// Of `tail` [T, k], the smallest shortfalls, as columns [T, 6], from which [`Tails::new`] makes this: anchors that are looked at a
+    /// tile or a process at a time are put together in between.
+    pub fn columns(fits: &mut Fits, tail: &Tensor, eps: f64, evidence: Evidence) -> Result<Tensor> {
+        let hardest = tail.narrow(1, 0, 1);
+        let tail = tail.clamp_min(eps);
+        let Fit { slope, r2, delta_aic, .. } = fits.fit(&tail);
+        let evidence = match evidence {
+            Evidence::Aic => delta_aic.shallow_clone(),
+            Evidence::Likelihood => likelihood_evidence(&tail),
+        };
+        Ok(Tensor::f_cat(&[hardest, slope, r2, delta_aic, evidence, hill(&tail)], 1)?)
+    }
+
+    /// Tails of `k` points, from their columns [A, 6].
+    pub fn new(columns: &Tensor, k: i64, eps: f64) -> Tails {
+        let column = |i: i64| columns.narrow(1, i, 1).contiguous();
+        let hardest = column(0);
+        let n = fitted(k);
+        Tails {
+            rho: hardest.clamp_min(eps),
+            hardest,
+            fit: Fit { n: if n < 2 { 0 } else { n }, slope: column(1), r2: column(2), delta_aic: column(3) },
+            evidence: column(4),
+            hill: column(5),
+        }
     }
 }
 

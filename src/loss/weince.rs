@@ -2,10 +2,12 @@
 
 use super::pairs::Pairs;
 use super::softmax::{Candidates, Cap, Plan, Term};
-use super::tail::{self, BatchBeta, Fits, Steepness};
+use super::tail::{self, BatchBeta, Fits, Steepness, Tails};
 use super::{Diagnostics, anchors, constant};
 use crate::config::loss::{BetaConfig, GlobalBeta, WeinceConfig};
 use crate::error::{Error, Result};
+use crate::torch::smallest;
+use tch::Kind;
 
 /// The loss and what it keeps between batches.
 pub(super) struct Weince {
@@ -38,12 +40,11 @@ impl Weince {
             ));
         }
         let k = tail::points(negatives, config.tail.fraction, config.tail.min_points);
-        let shortfalls = pairs.smallest(k)?;
-        let hardest = shortfalls.narrow(1, 0, 1);
-        let tail = shortfalls.clamp_min(config.eps);
-        let rho = tail.narrow(1, 0, 1);
-        let fit = self.fits.fit(&tail);
-        let evidence = tail::evidence(config.gate.evidence, &fit, &tail);
+        let columns = pairs.collect(|delta| {
+            let tail = smallest(delta, k)?.f_to_kind(Kind::Double)?;
+            Ok(vec![Tails::columns(&mut self.fits, &tail, config.eps, config.gate.evidence)?])
+        })?;
+        let Tails { hardest, rho, fit, evidence, hill } = Tails::new(&columns[0], k, config.eps);
         let pivot = tail::pivot(config.gate.pivot, &rho);
         let by = Steepness {
             kappa_rho: config.gate.kappa_rho,
@@ -55,13 +56,12 @@ impl Weince {
             // No line goes through fewer than two points: there is no evidence.
             (gate.lambda, gate.lambda_aic) = (rho.zeros_like(), rho.zeros_like());
         }
-        let mut diagnostics = Diagnostics::new(pairs, &hardest, config.eps);
-        let hill = tail::hill(&tail);
+        let mut diagnostics = Diagnostics::new(pairs);
         let beta = match &config.beta {
-            BetaConfig::Fixed(b) => constant(b.value, &rho).expand_as(&rho),
+            BetaConfig::Fixed(b) => constant(b.value, pairs.device()).expand_as(&rho),
             BetaConfig::Hill(b) => hill.clamp(b.min, b.max),
             BetaConfig::Slope(b) => {
-                let fallback = constant(b.fallback, &rho);
+                let fallback = constant(b.fallback, pairs.device());
                 fit.slope.clamp(b.min, b.max).where_self(&fit.slope.gt(0.0), &fallback)
             }
             BetaConfig::Shrunk(b) => {
@@ -79,6 +79,6 @@ impl Weince {
         diagnostics.hill = Some(anchors(&hill));
         let term = Term { slope: Some(slope), power: Some(power), weight: None, candidates: Candidates::All };
         let cap = Cap { floor: config.floor, eps: config.eps };
-        Ok(Plan { terms: vec![term], hardest, cap, diagnostics })
+        Ok(Plan { terms: vec![term], hardest: Some(hardest), cap, diagnostics })
     }
 }

@@ -104,6 +104,6 @@ impl Source for Sentences {
         if window.place != Some(place) {
             *window = Window { batches: self.window(sampler, order, place.0, place.1)?, place: Some(place) };
         }
-        self.batch(&window.batches[(position.step % WINDOW) as usize])
+        self.batch(&window.batches[(position.step % WINDOW) as usize][sampler.share()])
     }
 }
