@@ -60,7 +60,7 @@ fn step(folder: &str, batch: i64, length: i64, precision: &str) -> Result<()> {
     tch::manual_seed(0);
     let ids = Tensor::f_randint_low(1000, 20_000, [batch, length], (Kind::Int64, Device::Cpu))?;
     let tokens = (Tokens { ids, mask: None }, None);
-    on_demand(|| stepper.step(&tokens, 3e-5).map(drop))
+    on_demand(|| stepper.step(&tokens, 3e-5, 0).map(drop))
 }
 
 fn tokenize(folder: &Path, length: usize, file: &str) -> Result<()> {

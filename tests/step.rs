@@ -59,16 +59,16 @@ fn a_step_whose_gradients_overflow_float16_is_skipped_and_the_next_is_taken() {
         let get = |name: &str| scalars.diagnostics.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
         (scalars.halted, get("loss_scale"), get("skipped_steps"), scalars.loss)
     };
-    let first = told(&half.step(&views, 1e-3).unwrap());
+    let first = told(&half.step(&views, 1e-3, 0).unwrap());
     assert_eq!((first.0, first.2), (false, Some(1.0)));
     assert!((first.1.unwrap() / 5e29 - 1.0).abs() < 1e-6, "{first:?}");
     assert!(weights(&half).equal(&start));
     let usual =
         Value::dict([("scale", Value::from(1024.0)), ("_growth_tracker", 0.into()), ("skipped_steps", 1.into())]);
     half.scaler_mut().unwrap().load_state_dict(&usual).unwrap();
-    let second = told(&half.step(&views, 1e-3).unwrap());
+    let second = told(&half.step(&views, 1e-3, 0).unwrap());
     assert_eq!((second.0, second.1, second.2), (false, Some(1024.0), Some(1.0)));
-    let expected = told(&full.step(&views, 1e-3).unwrap());
+    let expected = told(&full.step(&views, 1e-3, 0).unwrap());
     assert_eq!((expected.1, expected.2), (None, None));
     // float16 has 11 bits: the loss is that of float32 to about a part in a thousand.
     assert!((second.3 / expected.3 - 1.0).abs() < 5e-3, "{} {}", second.3, expected.3);
@@ -79,6 +79,6 @@ fn a_step_whose_gradients_overflow_float16_is_skipped_and_the_next_is_taken() {
     assert!(cosine.double_value(&[]) > 0.5, "{cosine:?}");
     assert!(!weights(&half).equal(&start));
     // What is not finite before the gradient stops the run, as in every precision.
-    let broken = half.step(&[&views[0] * f64::NAN, views[1].shallow_clone()], 1e-3).unwrap();
+    let broken = half.step(&[&views[0] * f64::NAN, views[1].shallow_clone()], 1e-3, 0).unwrap();
     assert!(StepScalars::read(&broken).unwrap().halted);
 }

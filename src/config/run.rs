@@ -27,6 +27,8 @@ pub struct Common<'a> {
     pub log_every: u64,
     /// The largest norm of the gradient that a step keeps; none where nothing is cut.
     pub clip_norm: Option<f64>,
+    /// Samples that pass the encoder at a time; none where a batch passes whole.
+    pub chunk: Option<u32>,
     /// The contrastive loss.
     pub loss: &'a LossConfig,
     /// The optimizer.
@@ -101,6 +103,12 @@ impl Common<'_> {
         if self.batch_size < 2 {
             return Err(Error::Config(format!(
                 "train.batch_size: a contrastive batch needs at least 2 {samples}, found {}: with one there are no negatives",
+                self.batch_size
+            )));
+        }
+        if self.chunk == Some(0) {
+            return Err(Error::Config(format!(
+                "train.chunk: expected at least 1 of the {} {samples} of a batch, found 0; leave it out to take all at once",
                 self.batch_size
             )));
         }

@@ -99,6 +99,11 @@ pub struct TextTrainConfig {
     /// unless given; transformers' `Trainer` has 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// Sentences that pass the encoder at a time, where a batch does not fit in memory: cached gradients (arXiv 2101.06983), for one
+    /// more forward pass. The loss is over the whole batch. Each chunk has dropout masks of its own, and a BatchNorm's statistics are those of a chunk.
+    /// All of a batch unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<u32>,
 }
 
 impl TextConfig {
@@ -148,6 +153,7 @@ impl RunConfig for TextConfig {
             batch_size: self.train.batch_size,
             log_every: self.train.log_every,
             clip_norm: self.train.clip_norm,
+            chunk: self.train.chunk,
             loss: &self.loss,
             optim: &self.optim,
             schedule: &self.schedule,

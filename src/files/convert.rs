@@ -4,7 +4,7 @@ use super::inspect::inspect;
 use crate::checkpoint::{Value, refuse_same_file, safetensors, torch_file, write_beside_and_rename};
 use crate::config::whole_names;
 use crate::error::{Error, Result};
-use crate::model::{Found, OtherNames, Store, load};
+use crate::model::{Found, OtherNames, Role, Store, load};
 use crate::torch::Script;
 use regex::{Regex, RegexSet};
 use std::collections::HashSet;
@@ -115,7 +115,7 @@ pub fn convert(input: &Path, out: &Path, rules: &Rules, script: Option<&Path>) -
     if let Some(path) = script {
         refuse_same_file(out, path)?;
         let module = Script::load(path)?;
-        let members = module.members()?.into_iter().map(|m| (m.name, m.tensor, m.is_parameter));
+        let members = module.members()?.into_iter().map(|m| (m.name, m.tensor, Role::Frozen));
         let store = Store::of(members.collect())?;
         let fit = load(&store, "module", &tensors, &OtherNames::default(), &RegexSet::empty(), "")
             .map_err(|e| Error::data(input, None, format!("not the weights of {}: {e}", path.display())))?;

@@ -17,8 +17,8 @@ pub use fit::{Fit, Found, OtherNames, Resample, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
 pub use sentence::{Head, SentenceEncoder};
-pub(crate) use store::channels_last;
-pub use store::{LoadReport, Path, Store, WrongShape};
+pub(crate) use store::{channels_last, is_float};
+pub use store::{LoadReport, Path, Role, Store, WrongShape};
 pub use torchscript::Torchscript;
 pub use vit::Vit;
 
@@ -130,6 +130,11 @@ impl Model {
     /// Those of [`Model::parameters`] that are spared from weight decay whatever their shape.
     pub fn no_weight_decay(&self) -> Vec<String> {
         self.encoder.no_weight_decay().iter().map(|name| format!("encoder.{name}")).collect()
+    }
+
+    /// The buffers, such as running statistics.
+    pub fn buffers(&self) -> Vec<Tensor> {
+        [self.encoder.store(), self.projector.store()].into_iter().flat_map(Store::buffers).collect()
     }
 
     /// All parameters and buffers under the same names.

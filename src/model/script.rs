@@ -1,6 +1,6 @@
 //! A module that Python exported as TorchScript, as something to train: its code runs as it is, its tensors are trained in place.
 
-use super::store::Store;
+use super::store::{Role, Store};
 use crate::checkpoint::{torch_file, write_beside_and_rename};
 use crate::error::{Error, Result};
 use crate::torch::{Script, clear_gradients};
@@ -54,8 +54,12 @@ impl Module {
         let members = script.members()?;
         let entries = members.into_iter().map(|m| {
             // A parameter of two names is trained once.
-            let trainable = m.is_parameter && m.tensor.requires_grad() && trained.insert(m.tensor.data_ptr() as usize);
-            (m.name, m.tensor, trainable)
+            let role = match m.is_parameter {
+                true if m.tensor.requires_grad() && trained.insert(m.tensor.data_ptr() as usize) => Role::Trained,
+                true => Role::Frozen,
+                false => Role::Buffer,
+            };
+            (m.name, m.tensor, role)
         });
         let store = Store::of(entries.collect())?;
         if store.parameters().is_empty() {

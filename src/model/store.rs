@@ -14,7 +14,18 @@ use tch::{Device, Kind, Tensor};
 struct Entry {
     name: String,
     tensor: Tensor,
-    trainable: bool,
+    role: Role,
+}
+
+/// What training does to a tensor of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The optimizer changes it.
+    Trained,
+    /// A parameter that stays as it is.
+    Frozen,
+    /// Passes in training may change it, as running statistics.
+    Buffer,
 }
 
 /// The parameters and buffers of one model, in order of registration.
@@ -36,12 +47,12 @@ impl Store {
         Ok((model, Store::checked(entries.into_inner())?))
     }
 
-    /// The tensors of a model that is made elsewhere: name, handle, and whether it is trained.
+    /// The tensors of a model that is made elsewhere: name, handle, and what training does to it.
     ///
     /// # Errors
     /// Two tensors of one name.
-    pub fn of(tensors: Vec<(String, Tensor, bool)>) -> Result<Store> {
-        let entry = |(name, tensor, trainable)| Entry { name, tensor, trainable };
+    pub fn of(tensors: Vec<(String, Tensor, Role)>) -> Result<Store> {
+        let entry = |(name, tensor, role)| Entry { name, tensor, role };
         Store::checked(tensors.into_iter().map(entry).collect())
     }
 
@@ -60,13 +71,18 @@ impl Store {
 
     /// The trainable parameters, as `module.named_parameters()`; buffers such as running statistics are not among them.
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
-        let trainable = self.entries.iter().filter(|e| e.trainable);
-        trainable.map(|e| (e.name.clone(), e.tensor.shallow_clone())).collect()
+        let trained = self.entries.iter().filter(|e| e.role == Role::Trained);
+        trained.map(|e| (e.name.clone(), e.tensor.shallow_clone())).collect()
+    }
+
+    /// The buffers, such as running statistics, as `module.buffers()`: handles to the tensors themselves.
+    pub fn buffers(&self) -> Vec<Tensor> {
+        self.entries.iter().filter(|e| e.role == Role::Buffer).map(|e| e.tensor.detach()).collect()
     }
 
     /// How many numbers the trainable parameters hold.
     pub fn parameter_count(&self) -> usize {
-        self.entries.iter().filter(|e| e.trainable).map(|e| e.tensor.numel()).sum()
+        self.entries.iter().filter(|e| e.role == Role::Trained).map(|e| e.tensor.numel()).sum()
     }
 
     /// How the names and shapes of `tensors` meet those of this store; changes nothing.
@@ -194,8 +210,8 @@ impl Path<'_> {
         if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) }
     }
 
-    fn push(&self, name: &str, tensor: &Tensor, trainable: bool) {
-        let entry = Entry { name: self.join(name), tensor: tensor.shallow_clone(), trainable };
+    fn push(&self, name: &str, tensor: &Tensor, role: Role) {
+        let entry = Entry { name: self.join(name), tensor: tensor.shallow_clone(), role };
         self.entries.borrow_mut().push(entry);
     }
 
@@ -205,14 +221,14 @@ impl Path<'_> {
     /// A tensor that can have no gradient.
     pub fn parameter(&self, name: &str, value: Tensor) -> Result<Tensor> {
         let tensor = value.detach().f_set_requires_grad(true)?;
-        self.push(name, &tensor, true);
+        self.push(name, &tensor, Role::Trained);
         Ok(tensor)
     }
 
     /// Registers a tensor that belongs to the state but is not trained, and returns the layer's handle.
     pub fn buffer(&self, name: &str, value: Tensor) -> Tensor {
         let tensor = value.detach();
-        self.push(name, &tensor, false);
+        self.push(name, &tensor, Role::Buffer);
         tensor
     }
 }
@@ -311,6 +327,7 @@ mod tests {
         assert_eq!(names(&store.state_dict()), all);
         assert_eq!(names(&store.parameters()), ["layer1.0.weight", "bias"]);
         assert_eq!(store.parameter_count(), 9);
+        assert_eq!(store.buffers().iter().map(Tensor::size).collect::<Vec<_>>(), [vec![3], vec![]]);
         assert!(store.parameters().iter().all(|(_, t)| t.requires_grad()));
     }
 

@@ -20,7 +20,7 @@ impl<T: Task> Plan<T> {
     /// One line: model, data, steps, device.
     pub fn headline(&self, run_dir: &Path) -> String {
         format!(
-            "{} of {} parameters on {} {}: {} epochs of {} steps, batch {}, on {}, into {}",
+            "{} of {} parameters on {} {}: {} epochs of {} steps, batch {}{}, on {}, into {}",
             T::name(self),
             thousands(self.parameter_count() as u64),
             thousands(self.task.samples() as u64),
@@ -28,6 +28,7 @@ impl<T: Task> Plan<T> {
             self.config.common().epochs,
             thousands(self.steps_per_epoch),
             self.config.common().batch_size,
+            self.chunk().map_or(String::new(), |chunk| format!(" in chunks of {chunk}")),
             device::name(self.device),
             run_dir.display()
         )
@@ -66,7 +67,12 @@ impl<T: Task> Plan<T> {
         // In tiles they are float64 at first, and the gradients of all rows wait beside them.
         let rows = if at_once < anchors { 8 * at_once * candidates } else { 0 };
         let loss = at_once * candidates * 2 * 4 + rows;
-        let passes = self.pass_bytes()?.map(|bytes| bytes.max(gradients));
+        let chunk = self.chunk();
+        // A chunk's pass has the gradients of those before it beside it.
+        let passes = self.pass_bytes()?.map(|b| if chunk.is_some() { b + gradients } else { b.max(gradients) });
+        let scaled_to = chunk.map_or("the batch".to_string(), |chunk| {
+            format!("a chunk of {chunk} {} of the batch's {}", T::UNIT, self.config.common().batch_size)
+        });
         let memory = &format!("  {}", T::UNIT);
         let lines = [
             (
@@ -97,7 +103,7 @@ impl<T: Task> Plan<T> {
             (
                 "  passes, gradients",
                 passes.map_or("unknown on this system".to_string(), |b| {
-                    format!("{} MiB (measured on {PROBE} {} on the CPU, scaled to the batch)", mebibytes(b), T::UNIT)
+                    format!("{} MiB (measured on {PROBE} {} on the CPU, scaled to {scaled_to})", mebibytes(b), T::UNIT)
                 }),
             ),
             ("  loss", format!("{} MiB", mebibytes(loss))),
@@ -113,18 +119,24 @@ impl<T: Task> Plan<T> {
 }
 
 impl<T: Task> Plan<T> {
+    /// The samples of a chunk, where a batch has more.
+    fn chunk(&self) -> Option<usize> {
+        let common = self.config.common();
+        common.chunk.map(|chunk| chunk as usize).filter(|chunk| *chunk < common.batch_size)
+    }
+
     /// What the passes of a training step and the gradients take at their height, in bytes: measured on a few samples and on half of them,
-    /// and drawn on to the batch. `None` where the system does not tell.
+    /// and drawn on to what passes at a time. `None` where the system does not tell.
     fn pass_bytes(&self) -> Result<Option<usize>> {
-        let batch = self.config.common().batch_size;
-        let many = (PROBE as usize).min(batch);
-        let few = (many / 2).max(2);
+        let at_once = self.chunk().unwrap_or(self.config.common().batch_size);
+        let many = (PROBE as usize).min(at_once);
+        let few = (many / 2).max(2).min(many);
         // The first pass takes what the kernels keep for themselves.
-        let first = self.batch(0)?;
-        let height = |samples: usize| self.height(&T::probe(&first, samples as i64)?);
+        let first = T::on_device(&self.batch(0)?, Device::Cpu)?;
+        let height = |samples: usize| self.height(&T::Model::part(&first, 0..samples as i64)?);
         height(many)?;
         let (Some(high), Some(low)) = (height(many)?, height(few)?) else { return Ok(None) };
-        let more = high.saturating_sub(low) * (batch - many) / (many - few).max(1);
+        let more = high.saturating_sub(low) * (at_once - many) / (many - few).max(1);
         Ok(Some(high + more))
     }
 

@@ -1,5 +1,6 @@
 //! Pretraining: the loop, on one screen, and what it stands on.
 
+mod chunk;
 pub mod command;
 mod describe;
 mod plan;
@@ -45,8 +46,8 @@ fn run<T: Task>(
             None => break,
         };
         let (epoch, lr) = (step / plan.steps_per_epoch, plan.schedule.lr(step));
-        tch::manual_seed(plan.step_seed(step));
-        let packed = plan.stepper.step(&T::on_device(&batch, plan.device)?, lr)?;
+        let seed = plan.step_seed(step);
+        let packed = plan.stepper.step(&T::on_device(&batch, plan.device)?, lr, seed)?;
         step += 1;
 
         let epoch_ends = step.is_multiple_of(plan.steps_per_epoch);
@@ -79,8 +80,8 @@ fn run<T: Task>(
 /// The error for a step that was not finite: its number, its samples, and which quantity it was.
 fn explain<T: Task>(plan: &mut Plan<T>, broken: Broken) -> Error {
     let cause = plan.batch(broken.step - 1).and_then(|batch| {
-        tch::manual_seed(plan.step_seed(broken.step - 1));
-        plan.stepper.explain(&T::on_device(&batch, plan.device)?)
+        let seed = plan.step_seed(broken.step - 1);
+        plan.stepper.explain(&T::on_device(&batch, plan.device)?, seed)
     });
     let cause = cause.unwrap_or_else(|e| format!("computing the batch once more failed: {e}"));
     Error::NonFinite(format!(

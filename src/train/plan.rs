@@ -70,7 +70,12 @@ impl<T: Task> Plan<T> {
         let loss = Loss::new(common.loss, T::layout(config))?;
         let total = common.epochs * steps_per_epoch;
         let schedule = Schedule::new(common.schedule, common.optim.lr(), steps_per_epoch, total)?;
-        let options = StepOptions { precision: common.precision, tf32: common.tf32, clip_norm: common.clip_norm };
+        let options = StepOptions {
+            precision: common.precision,
+            tf32: common.tf32,
+            clip_norm: common.clip_norm,
+            chunk: common.chunk,
+        };
         let stepper = Stepper::new(model, optimizer, loss, options, device)?;
         let code_sha256 = T::code_sha256(config)?;
         Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, task, code_sha256 })

@@ -1,10 +1,12 @@
 //! One training step: a batch in, one update out, and its measurements left on the device.
 
+use super::chunk::{self, Buffers};
 use crate::config::precision::Precision;
 use crate::error::{Error, Result};
 use crate::loss::{Diagnostics, Loss, LossOutput};
 use crate::optim::{GradScaler, Optimizer, gradient_norm, gradients, non_finite_gradients};
-use crate::torch::{allow_tf32, autocast};
+use crate::torch::{allow_tf32, autocast, known_gradient};
+use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
 /// What contrastive training trains.
@@ -15,10 +17,22 @@ pub trait Learner {
     /// The trainable parameters, by their names.
     fn parameters(&self) -> Vec<(String, Tensor)>;
 
-    /// Two embeddings of each sample of a batch, in training.
+    /// The buffers, such as running statistics, that passes in training change: handles to the tensors themselves.
+    fn buffers(&self) -> Vec<Tensor>;
+
+    /// The number of samples of a batch.
+    fn samples(batch: &Self::Batch) -> i64;
+
+    /// Some samples of a batch as a batch of their own, on the same device.
+    ///
+    /// # Errors
+    /// Samples that the batch does not have.
+    fn part(batch: &Self::Batch, samples: Range<i64>) -> Result<Self::Batch>;
+
+    /// Two embeddings of each sample of a batch, in training. What is random in them is drawn from LibTorch's generator.
     ///
     /// # Shapes
-    /// Two of [N, d].
+    /// [N, d], and [N, d] or, with further candidates, [g N, d]; row i of each N rows is of sample i.
     ///
     /// # Errors
     /// Batches that do not fit, and whatever LibTorch reports.
@@ -42,6 +56,23 @@ pub struct StepOptions {
     pub tf32: bool,
     /// The largest norm of the gradient; a longer one is shortened to it.
     pub clip_norm: Option<f64>,
+    /// Samples that pass the encoder at a time; all of a batch where there is none, or where a batch has no more.
+    pub chunk: Option<u32>,
+}
+
+/// The embeddings of a batch and the loss over them.
+struct Forward {
+    z_1: Tensor,
+    z_2: Tensor,
+    output: LossOutput,
+    /// Where the batch passed in chunks: the embeddings are leaves then.
+    chunks: Option<Chunks>,
+}
+
+/// A batch in chunks.
+struct Chunks {
+    ranges: Vec<Range<i64>>,
+    buffers: Buffers,
 }
 
 /// What a step needs, together.
@@ -82,8 +113,11 @@ impl<L: Learner> Stepper<L> {
     /// Brings the parts together; `model` is on `device` already.
     ///
     /// # Errors
-    /// What the device cannot do, and whatever LibTorch reports.
+    /// Chunks of no samples, what the device cannot do, and whatever LibTorch reports.
     pub fn new(model: L, optimizer: Optimizer, loss: Loss, options: StepOptions, device: Device) -> Result<Stepper<L>> {
+        if options.chunk == Some(0) {
+            return Err(Error::Input("a step in chunks: expected at least 1 sample in a chunk, found 0".into()));
+        }
         let scaler = if options.precision == Precision::Fp16 { Some(GradScaler::new(device)?) } else { None };
         Ok(Stepper {
             parameters: model.parameters(),
@@ -109,36 +143,105 @@ impl<L: Learner> Stepper<L> {
 
     /// The embeddings of a batch and the loss over them. TensorFloat-32, where allowed, is on until the loss and again
     /// after it, for the backward pass of the encoder.
-    fn forward(&mut self, batch: &L::Batch) -> Result<(Tensor, Tensor, LossOutput)> {
-        let StepOptions { precision, tf32, .. } = self.options;
+    fn forward(&mut self, batch: &L::Batch, seed: i64) -> Result<Forward> {
+        let StepOptions { tf32, chunk, .. } = self.options;
+        let samples = L::samples(batch);
+        let chunk = chunk.map(i64::from).filter(|chunk| *chunk < samples);
         allow_tf32(tf32)?;
-        let embed = || self.model.embed(batch);
-        let (z_1, z_2) = match precision.cast() {
-            Some(kind) => autocast(self.device, kind, embed)?,
-            None => embed()?,
+        let (z_1, z_2, chunks) = match chunk {
+            None => {
+                tch::manual_seed(seed);
+                let (z_1, z_2) = self.embed(batch)?;
+                (z_1, z_2, None)
+            }
+            Some(chunk) => {
+                let buffers = Buffers::of(self.model.buffers())?;
+                let chunks = Chunks { ranges: chunk::ranges(samples, chunk), buffers };
+                let (z_1, z_2) = tch::no_grad(|| self.embed_in_chunks(batch, seed, &chunks))?;
+                (z_1.f_set_requires_grad(true)?, z_2.f_set_requires_grad(true)?, Some(chunks))
+            }
         };
         allow_tf32(false)?;
         let output = self.loss.forward(&z_1, &z_2)?;
         allow_tf32(tf32)?;
-        Ok((z_1, z_2, output))
+        Ok(Forward { z_1, z_2, output, chunks })
+    }
+
+    /// The embeddings of a batch as the encoder gives them in its precision.
+    fn embed(&self, batch: &L::Batch) -> Result<(Tensor, Tensor)> {
+        let embed = || self.model.embed(batch);
+        match self.options.precision.cast() {
+            Some(kind) => autocast(self.device, kind, embed),
+            None => embed(),
+        }
+    }
+
+    /// The same of one chunk, with the random numbers and the buffers that are its own.
+    fn embed_chunk(&self, batch: &L::Batch, seed: i64, chunks: &Chunks, number: usize) -> Result<(Tensor, Tensor)> {
+        let samples = &chunks.ranges[number];
+        chunks.buffers.rewind()?;
+        tch::manual_seed(chunk::seed(seed, number));
+        self.embed(&L::part(batch, samples.clone())?).map_err(|e| {
+            if samples.end - samples.start > 1 || !matches!(e, Error::Input(_) | Error::Data { .. }) {
+                return e;
+            }
+            let (all, chunk) = (L::samples(batch), chunks.ranges[0].end);
+            Error::Config(format!(
+                "train.chunk: {chunk} makes chunk {} of {} a single one of {all} samples, which the model does not take: {e}. With {} no \
+                 chunk is a single one",
+                number + 1,
+                chunks.ranges.len(),
+                chunk::without_single(all, chunk)
+            ))
+        })
+    }
+
+    /// The embeddings of a batch, chunk by chunk.
+    fn embed_in_chunks(&self, batch: &L::Batch, seed: i64, chunks: &Chunks) -> Result<(Tensor, Tensor)> {
+        let pairs = (0..chunks.ranges.len()).map(|number| self.embed_chunk(batch, seed, chunks, number));
+        let (first, second): (Vec<Tensor>, Vec<Tensor>) = pairs.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        Ok((chunk::joined(&first, &chunks.ranges)?, chunk::joined(&second, &chunks.ranges)?))
+    }
+
+    /// The gradients of `loss`, the forward pass's own or a multiple of it, added to those of the parameters.
+    fn backward(&self, batch: &L::Batch, seed: i64, forward: Forward, loss: &Tensor) -> Result<()> {
+        loss.f_backward()?;
+        let Some(mut chunks) = forward.chunks else { return Ok(()) };
+        let all = L::samples(batch);
+        let (grad_1, grad_2) = (forward.z_1.grad(), forward.z_2.grad());
+        let value = Tensor::f_zeros([0i64; 0], (Kind::Float, self.device))?;
+        for number in 0..chunks.ranges.len() {
+            let (z_1, z_2) = self.embed_chunk(batch, seed, &chunks, number)?;
+            let samples = &chunks.ranges[number];
+            let (g_1, g_2) = (chunk::rows(&grad_1, all, samples)?, chunk::rows(&grad_2, all, samples)?);
+            known_gradient(&z_1, &z_2, &value, &g_1, &g_2)?.f_backward()?;
+            chunks.buffers.add(samples.end - samples.start)?;
+        }
+        chunks.buffers.settle(all)
     }
 
     /// One update with learning rate `lr`. Nothing is read from the device: what was measured is returned packed, for
     /// [`StepScalars::read`]. A step whose loss or gradient is not finite changes no weight.
     ///
+    /// LibTorch's generator is seeded with `seed`. With `chunk` samples at a time the batch passes twice, without gradients for
+    /// the loss and then with them (cached gradients, arXiv 2101.06983). Running statistics then move to the mean of what
+    /// each chunk alone would have made of them, by their samples.
+    ///
     /// # Errors
     /// What the model, the loss or LibTorch report.
-    pub fn step(&mut self, batch: &L::Batch, lr: f64) -> Result<Tensor> {
+    pub fn step(&mut self, batch: &L::Batch, lr: f64, seed: i64) -> Result<Tensor> {
         self.optimizer.zero_grad()?;
-        let (_, _, output) = self.forward(batch)?;
-        let loss = output.loss.detach().f_to_kind(Kind::Float)?;
+        let forward = self.forward(batch, seed)?;
+        let diagnostics = forward.output.diagnostics.scalars().f_to_kind(Kind::Float)?;
+        let own = forward.output.loss.shallow_clone();
+        let loss = own.detach().f_to_kind(Kind::Float)?;
         let overflow = match &self.scaler {
             Some(scaler) => {
-                scaler.scale(&output.loss)?.f_backward()?;
+                self.backward(batch, seed, forward, &scaler.scale(&own)?)?;
                 Some(scaler.unscale(&gradients(&self.parameters))?)
             }
             None => {
-                output.loss.f_backward()?;
+                self.backward(batch, seed, forward, &own)?;
                 None
             }
         };
@@ -159,14 +262,15 @@ impl<L: Learner> Stepper<L> {
             (own[3], own[4]) = (scale.shallow_clone(), skipped.shallow_clone());
         }
         let own = Tensor::f_stack(&own, 0)?;
-        Ok(Tensor::f_cat(&[own, output.diagnostics.scalars().f_to_kind(Kind::Float)?], 0)?)
+        Ok(Tensor::f_cat(&[own, diagnostics], 0)?)
     }
 
-    /// Says what is not finite in a batch, by computing it once more: the batch, the embeddings, the loss, or gradients by name.
+    /// Says what is not finite in a batch, by computing it once more, as the step of `seed` did: the batch, the embeddings, the loss,
+    /// or gradients by name.
     ///
     /// # Errors
     /// What the model, the loss or LibTorch report; an explanation that names embeddings comes as [`Error::NonFinite`] from the loss.
-    pub fn explain(&mut self, batch: &L::Batch) -> Result<String> {
+    pub fn explain(&mut self, batch: &L::Batch, seed: i64) -> Result<String> {
         if let Some(fault) = self.model.fault(batch)? {
             return Ok(fault);
         }
@@ -175,14 +279,15 @@ impl<L: Learner> Stepper<L> {
             return Ok(format!("the parameter {name} is not finite"));
         }
         self.optimizer.zero_grad()?;
-        let (z_1, z_2, output) = self.forward(batch)?;
-        if let Err(Error::NonFinite(what)) = Loss::check_finite(&z_1, &z_2) {
+        let forward = self.forward(batch, seed)?;
+        if let Err(Error::NonFinite(what)) = Loss::check_finite(&forward.z_1, &forward.z_2) {
             return Ok(what);
         }
-        if !is_finite(&output.loss)? {
-            return Ok(format!("the loss is {} while all embeddings are finite", output.loss.f_double_value(&[])?));
+        let loss = forward.output.loss.shallow_clone();
+        if !is_finite(&loss)? {
+            return Ok(format!("the loss is {} while all embeddings are finite", loss.f_double_value(&[])?));
         }
-        output.loss.f_backward()?;
+        self.backward(batch, seed, forward, &loss)?;
         let names = non_finite_gradients(&self.parameters)?;
         Ok(match names.len() {
             0 => "the norm of the gradient overflows float32, though each of its elements is finite".to_string(),

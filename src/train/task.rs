@@ -94,12 +94,6 @@ pub trait Task: Sized {
     /// The samples of a batch, as positions in the training set.
     fn indices(batch: &<Self::Source as Source>::Batch) -> Vec<i64>;
 
-    /// A number of samples out of a batch, for a look at the memory that they take.
-    ///
-    /// # Errors
-    /// Whatever LibTorch reports.
-    fn probe(batch: &<Self::Source as Source>::Batch, samples: i64) -> Result<<Self::Model as Learner>::Batch>;
-
     /// What tells the evaluation while training from others, whose best state is no better; none where the run's data tell.
     fn measure(&self) -> Option<&str> {
         None

@@ -15,6 +15,7 @@ use crate::model::{SentenceEncoder, Store};
 use crate::progress::progress_bar;
 use crate::run::RunFolder;
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 use std::sync::Arc;
 use tch::{Device, Tensor};
 
@@ -42,6 +43,22 @@ impl Learner for TextModel {
 
     fn parameters(&self) -> Vec<(String, Tensor)> {
         self.encoder.store().parameters()
+    }
+
+    fn buffers(&self) -> Vec<Tensor> {
+        self.encoder.store().buffers()
+    }
+
+    fn samples((first, _): &(Tokens, Option<Tokens>)) -> i64 {
+        first.ids.size()[0]
+    }
+
+    /// A sentence's hard negative stays with it.
+    fn part(batch: &(Tokens, Option<Tokens>), samples: Range<i64>) -> Result<(Tokens, Option<Tokens>)> {
+        let (first, second) = batch;
+        let of = TextModel::samples(batch);
+        let second = second.as_ref().map(|tokens| tokens.part(samples.clone(), of)).transpose()?;
+        Ok((first.part(samples, of)?, second))
     }
 
     /// A sentence passes twice, in one batch with itself: dropout makes the two views.
@@ -152,12 +169,6 @@ impl Task for Text {
 
     fn indices(batch: &TextBatch) -> Vec<i64> {
         batch.indices.clone()
-    }
-
-    fn probe(batch: &TextBatch, samples: i64) -> Result<(Tokens, Option<Tokens>)> {
-        let all = batch.indices.len() as i64;
-        let second = batch.second.as_ref().map(|tokens| tokens.first(samples, all)).transpose()?;
-        Ok((batch.first.first(samples, all)?, second))
     }
 
     fn measure(&self) -> Option<&str> {

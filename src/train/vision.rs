@@ -15,6 +15,7 @@ use crate::loss::Layout;
 use crate::model::{Model, Store, channels_last};
 use crate::report::contact_sheet::{View, contact_sheet};
 use crate::run::RunFolder;
+use std::ops::Range;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
@@ -46,6 +47,19 @@ impl Learner for VisionModel {
 
     fn parameters(&self) -> Vec<(String, Tensor)> {
         self.model.parameters()
+    }
+
+    fn buffers(&self) -> Vec<Tensor> {
+        self.model.buffers()
+    }
+
+    fn samples([view_1, _]: &[Tensor; 2]) -> i64 {
+        view_1.size().first().copied().unwrap_or(0)
+    }
+
+    fn part(views: &[Tensor; 2], samples: Range<i64>) -> Result<[Tensor; 2]> {
+        let cut = |view: &Tensor| view.f_narrow(0, samples.start, samples.end - samples.start);
+        Ok([cut(&views[0])?, cut(&views[1])?])
     }
 
     fn embed(&self, [view_1, view_2]: &[Tensor; 2]) -> Result<(Tensor, Tensor)> {
@@ -154,11 +168,6 @@ impl Task for Vision {
 
     fn indices(batch: &Batch) -> Vec<i64> {
         batch.indices.clone()
-    }
-
-    fn probe(batch: &Batch, samples: i64) -> Result<[Tensor; 2]> {
-        let samples = samples.min(batch.view_1.size()[0]);
-        Ok([batch.view_1.f_narrow(0, 0, samples)?, batch.view_2.f_narrow(0, 0, samples)?])
     }
 
     fn evaluate(plan: &Plan<Vision>, step: u64) -> Result<Option<(&'static str, f64)>> {

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::json::read_json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Tensor};
 use tokenizers::models::wordpiece::WordPiece;
@@ -56,14 +57,15 @@ impl Tokens {
         Ok(Tokens { ids: Tensor::f_cat(&[&self.ids, &self.ids], 0)?, mask })
     }
 
-    /// The first so many of every `of` sentences.
+    /// These of every `of` sentences: where positives and then hard negatives of so many examples follow one another, both of some
+    /// of them, in that order.
     ///
     /// # Errors
-    /// Whatever LibTorch reports.
-    pub fn first(&self, count: i64, of: i64) -> Result<Tokens> {
+    /// Sentences beyond `of`, and whatever LibTorch reports.
+    pub fn part(&self, sentences: Range<i64>, of: i64) -> Result<Tokens> {
         let chosen = |t: &Tensor| -> Result<Tensor> {
             let groups = t.f_view([-1, of, t.size()[1]])?;
-            Ok(groups.f_narrow(1, 0, count.min(of))?.f_flatten(0, 1)?)
+            Ok(groups.f_narrow(1, sentences.start, sentences.end - sentences.start)?.f_flatten(0, 1)?)
         };
         Ok(Tokens { ids: chosen(&self.ids)?, mask: self.mask.as_ref().map(chosen).transpose()? })
     }
