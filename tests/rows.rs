@@ -191,7 +191,7 @@ fn what_a_vision_run_cannot_give_is_said() {
 }
 
 /// A little BERT with weights of its own, whose training drops `share` of its numbers.
-fn bert(folder: &Path, share: f64) -> PathBuf {
+pub(crate) fn bert(folder: &Path, share: f64) -> PathBuf {
     let folder = folder.join("bert");
     std::fs::create_dir_all(&folder).unwrap();
     let words = [

@@ -2,6 +2,7 @@
 
 mod augment;
 mod checkpoint;
+mod chunk;
 mod data;
 mod datasets;
 mod eval;

@@ -752,3 +752,49 @@ fn a_bad_image_stops_a_run_with_its_name_and_its_work_saved_or_is_left_out_and_l
     assert!(list.contains("train/cat/zz.jpg\tbegins with 6e 6f 20") && list.lines().count() == 1, "{list}");
     assert!(desk.bytes("skip", "encoder.pt") == desk.bytes("clean", "encoder.pt"));
 }
+
+#[test]
+fn a_run_in_chunks_is_cut_and_continued_like_any_other() {
+    let desk = Desk::new();
+    let settings = ["--set", "train.chunk=6", "--set", "checkpoint={every_steps: 1, keep: 100}"];
+    desk.must_run("whole", &settings);
+    for step in [0, 4, 12] {
+        let copy = format!("parts-{step}");
+        as_if_killed_after(&desk, "whole", &copy, step);
+        desk.must_run(&copy, &[&settings[..], &["--resume"]].concat());
+        assert!(desk.state("whole") == desk.state(&copy), "step {step}");
+        assert_eq!(desk.series("whole", "loss"), desk.series(&copy, "loss"));
+    }
+    desk.must_run("plain", &[]);
+    desk.must_run("one", &["--set", "train.chunk=16"]);
+    assert!(desk.bytes("plain", "encoder.safetensors") == desk.bytes("one", "encoder.safetensors"));
+    assert!(desk.bytes("plain", "encoder.safetensors") != desk.bytes("whole", "encoder.safetensors"));
+    let out = desk.run("whole", &["--resume", "--set", "train.chunk=4"]);
+    assert_eq!(code(&out), Some(2), "{}", stderr(&out));
+    assert!(stderr(&out).contains("train.chunk was 6 and is now 4"), "{}", stderr(&out));
+    let out = desk.run("none", &["--set", "train.chunk=0"]);
+    assert_eq!(code(&out), Some(2), "{}", stderr(&out));
+    assert!(stderr(&out).contains("train.chunk: expected at least 1"), "{}", stderr(&out));
+    // 16 images in chunks of 5 leave one, and its last stage has one value a channel: said before anything is lost.
+    let out = desk.run("single", &["--set", "train.chunk=5"]);
+    assert_eq!(code(&out), Some(2), "{}", stderr(&out));
+    assert!(stderr(&out).contains("chunk 4 of 4 a single one of 16 samples"), "{}", stderr(&out));
+    assert!(stderr(&out).contains("With 6 no chunk is a single one"), "{}", stderr(&out));
+}
+
+#[test]
+fn a_dry_run_counts_a_chunks_activations() {
+    let desk = Desk::new();
+    let told = |more: &[&str]| {
+        let batch =
+            ["--dry-run", "--set", "data.train=2048", "--set", "train.batch_size=1024", "--set", "augment.size=16"];
+        let out = desk.must_run("dry", &[&batch[..], more].concat());
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.lines().find(|line| line.starts_with("#   passes, gradients")).unwrap().to_string()
+    };
+    let mebibytes = |line: &str| line.split_whitespace().find_map(|word| word.parse::<u64>().ok()).unwrap();
+    let (whole, parts) = (told(&[]), told(&["--set", "train.chunk=32"]));
+    assert!(whole.contains("scaled to the batch)"), "{whole}");
+    assert!(parts.contains("scaled to a chunk of 32 images of the batch's 1024)"), "{parts}");
+    assert!(mebibytes(&whole) > 8 * mebibytes(&parts), "{whole}\n{parts}");
+}

@@ -17,8 +17,8 @@ pub use fit::{Fit, Found, OtherNames, Resample, load};
 pub use projector::Projector;
 pub use resnet::{Depth, Resnet};
 pub use sentence::{Head, SentenceEncoder};
-pub(crate) use store::{channels_last, is_float};
 pub use store::{LoadReport, Path, Role, Store, WrongShape};
+pub(crate) use store::{channels_last, is_float};
 pub use torchscript::Torchscript;
 pub use vit::Vit;
 
