@@ -786,15 +786,17 @@ fn a_run_in_chunks_is_cut_and_continued_like_any_other() {
 fn a_dry_run_counts_a_chunks_activations() {
     let desk = Desk::new();
     let told = |more: &[&str]| {
-        let batch =
-            ["--dry-run", "--set", "data.train=2048", "--set", "train.batch_size=1024", "--set", "augment.size=16"];
-        let out = desk.must_run("dry", &[&batch[..], more].concat());
+        let model = "model={encoder: {kind: resnet18, stem: small, width: 16}, projector: {dim: 16}}";
+        let sets = [model, "data.train=1024", "train.batch_size=512", "augment.size=32"];
+        let sets = sets.into_iter().flat_map(|set| ["--set", set]);
+        let out = desk
+            .must_run("dry", &["--dry-run"].into_iter().chain(sets).chain(more.iter().copied()).collect::<Vec<_>>());
         let text = String::from_utf8(out.stdout).unwrap();
         text.lines().find(|line| line.starts_with("#   passes, gradients")).unwrap().to_string()
     };
     let mebibytes = |line: &str| line.split_whitespace().find_map(|word| word.parse::<u64>().ok()).unwrap();
     let (whole, parts) = (told(&[]), told(&["--set", "train.chunk=32"]));
     assert!(whole.contains("scaled to the batch)"), "{whole}");
-    assert!(parts.contains("scaled to a chunk of 32 images of the batch's 1024)"), "{parts}");
+    assert!(parts.contains("scaled to a chunk of 32 images of the batch's 512)"), "{parts}");
     assert!(mebibytes(&whole) > 8 * mebibytes(&parts), "{whole}\n{parts}");
 }
