@@ -78,7 +78,7 @@ fn main() -> Result<()> {
         None => Ok(default),
     };
     let (batch, size, rounds) = (number(0, 256)?, number(1, 32)?, number(2, 5)?);
-    let device = weince::device::parse(arguments.get(3).map_or("cpu", String::as_str))?;
+    let device = weince::device::parse(arguments.get(3).map_or("cpu", String::as_str), None)?;
     tch::manual_seed(1);
     let view = || Tensor::rand([batch, 3, size, size], (Kind::Float, device));
     let views = [view(), view()];

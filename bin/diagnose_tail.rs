@@ -175,7 +175,7 @@ impl Args {
             part: self.split,
             space: self.space,
             data: self.data.clone(),
-            device: weince::device::parse(&self.device)?,
+            device: weince::device::parse(&self.device, None)?,
         };
         if self.checkpoint.is_empty() {
             return Ok(vec![of_run.material(None, &options)?]);

@@ -111,7 +111,7 @@ impl Args {
         if self.run.len() > 1 && self.checkpoint.is_some() {
             return Err(Error::Config("--checkpoint is of one run; give one --run".into()));
         }
-        let device = weince::device::parse(&self.device)?;
+        let device = weince::device::parse(&self.device, None)?;
         let mut seen = BTreeSet::new();
         for folder in &self.run {
             let text = RunFolder::open(folder)?.command()? == TextConfig::COMMAND;

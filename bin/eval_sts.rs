@@ -149,7 +149,7 @@ fn name_of(data: &Path, split: &Value) -> weince::Result<String> {
 
 /// Pairs of a data set, encoded.
 fn of_encoder(args: &Args, data: &Path) -> anyhow::Result<Pairs> {
-    let device = weince::device::parse(&args.device)?;
+    let device = weince::device::parse(&args.device, None)?;
     let columns = match args.columns.as_deref() {
         None => None,
         Some([a, b, score]) => {

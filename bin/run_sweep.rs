@@ -66,7 +66,7 @@ fn run(arguments: &Run) -> anyhow::Result<()> {
     let sweep = Sweep::load(&arguments.sweep)?;
     let name = arguments.sweep.file_stem().unwrap_or(arguments.sweep.as_os_str());
     let folder = SweepFolder::new(arguments.out.clone().unwrap_or_else(|| Path::new("runs/sweeps").join(name)));
-    let options = Options::new(arguments.jobs, device::parse(&arguments.device)?)?;
+    let options = Options::new(arguments.jobs, device::parse(&arguments.device, None)?)?;
     if arguments.dry_run {
         folder.check(&sweep)?;
         list(&sweep, &folder);

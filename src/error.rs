@@ -40,6 +40,9 @@ pub enum Error {
     /// Stopped by a signal after saving.
     #[error("{0}")]
     Interrupted(String),
+    /// Another process of the run, by its rank, that does not go on.
+    #[error("{0}")]
+    Peer(String),
     /// An error from the C++ bridge, with LibTorch's text.
     #[error("LibTorch: {0}")]
     Bridge(String),

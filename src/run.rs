@@ -252,12 +252,12 @@ impl RunFolder {
         File::create(&path).map_err(Error::io(&path, "cannot lock the run folder"))
     }
 
-    /// Records where a run takes place: versions, processor, threads, device, command line. What earlier starts recorded is
+    /// Records where a run takes place: versions, processor, threads, device, number of processes, command line. What earlier starts recorded is
     /// kept in the list `earlier`.
     ///
     /// # Errors
     /// An earlier record that is damaged, and what the system refuses.
-    pub fn write_environment(&self, device: Device) -> Result<()> {
+    pub fn write_environment(&self, device: Device, processes: usize) -> Result<()> {
         let cpu = Cpu::of_this_machine()?;
         let path = self.environment();
         let mut earlier = Vec::new();
@@ -277,6 +277,7 @@ impl RunFolder {
             cpu_capability: cpu.capability,
             threads: tch::get_num_threads(),
             device: device::name(device),
+            processes,
             started: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
             command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
             earlier,
@@ -295,6 +296,7 @@ struct Environment {
     cpu_capability: String,
     threads: i32,
     device: String,
+    processes: usize,
     started: String,
     command: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -11,6 +11,7 @@ mod images;
 mod loss;
 mod model;
 mod optim;
+mod processes;
 mod report;
 mod rows;
 mod search;

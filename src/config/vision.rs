@@ -76,6 +76,14 @@ pub struct TrainConfig {
     /// All of a batch unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<u32>,
+    /// Of several processes: whether BatchNorm takes its statistics over the images of all, as one process with the whole batch would;
+    /// true unless given. Otherwise each has those of its own share, and the first one's running statistics are kept.
+    #[serde(default = "yes")]
+    pub sync_batch_norm: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 pub(super) fn ten() -> u64 {

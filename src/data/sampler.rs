@@ -140,9 +140,8 @@ mod tests {
         let order = whole.order(0);
         for shares in [vec![0..8], vec![0..4, 4..8], vec![0..3, 3..6, 6..8]] {
             for step in 0..whole.steps_per_epoch() {
-                let seen = shares.iter().flat_map(|share| {
-                    whole.sharing(share.clone()).unwrap().step(&order, step).to_vec()
-                });
+                let seen =
+                    shares.iter().flat_map(|share| whole.sharing(share.clone()).unwrap().step(&order, step).to_vec());
                 assert_eq!(seen.collect::<Vec<_>>(), whole.step(&order, step));
             }
         }

@@ -42,7 +42,7 @@ impl CommonArgs {
     /// # Errors
     /// An unknown or missing device, a result path that cannot be written, and what the source reports.
     pub fn load(&self) -> Result<(Inputs, Classes, Device)> {
-        let device = crate::device::parse(&self.device)?;
+        let device = crate::device::parse(&self.device, None)?;
         if let Some(out) = &self.out {
             check_target(out)?;
             for input in [&self.train_features, &self.test_features, &self.checkpoint].into_iter().flatten() {

@@ -31,8 +31,8 @@ const WHOLE: i64 = 1 << 29;
 /// Entries of a tile where their number is not given: 256 MiB of float32.
 const TILE: i64 = 1 << 26;
 
-/// Columns of a product whose kind is not that of the shortfalls: with as many rows as [`BLOCK`] leaves it stays in a processor's cache
-/// until it is converted.
+/// Columns of a piece of a product whose kind is not that of the shortfalls: of [`PRODUCT_BLOCK`] entries, it stays in a processor's
+/// cache until it is converted.
 const PRODUCT_COLUMNS: i64 = 1 << 11;
 
 /// What a row of (almost) zero norm becomes.
@@ -176,7 +176,7 @@ impl Shape {
             return (rows, self.candidates);
         }
         let columns = PRODUCT_COLUMNS.min(self.candidates);
-        ((BLOCK / columns).min(rows), columns)
+        ((PRODUCT_BLOCK / columns).min(rows), columns)
     }
 
     /// Blocks of about so many entries.

@@ -1,6 +1,6 @@
 //! Convolution, normalisation and linear layers with PyTorch's names, initialisation and numbers.
 
-use super::store::Path;
+use super::store::{Path, Sync};
 use crate::error::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
@@ -36,6 +36,7 @@ pub(super) struct BatchNorm2d {
     running_mean: Tensor,
     running_var: Tensor,
     num_batches_tracked: Tensor,
+    sync: Sync,
 }
 
 impl BatchNorm2d {
@@ -49,19 +50,25 @@ impl BatchNorm2d {
             running_mean: path.buffer("running_mean", Tensor::f_zeros([channels], CPU)?),
             running_var: path.buffer("running_var", Tensor::f_ones([channels], CPU)?),
             num_batches_tracked: path.buffer("num_batches_tracked", Tensor::from(0i64)),
+            sync: path.sync(),
         })
     }
 
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         if train {
             let (n, _, h, w) = x.size4()?;
-            if n * h * w < 2 {
+            let alone = self.sync.get().is_none();
+            if n * h * w < 2 && alone {
                 return Err(Error::Input(format!(
                     "batch normalisation in training needs more than one value a channel, found a batch of {n} with \
                      {h}x{w} pixels left at this layer; use a larger batch or larger images"
                 )));
             }
             let _ = self.num_batches_tracked.shallow_clone().f_add_scalar_(1)?;
+        }
+        if let Some(group) = self.sync.get().filter(|_| train) {
+            let (affine, running) = ((&self.weight, &self.bias), (&self.running_mean, &self.running_var));
+            return group.batch_norm(x, affine, running, Self::MOMENTUM, Self::EPS);
         }
         Ok(x.f_batch_norm(
             Some(&self.weight),

@@ -24,6 +24,7 @@ pub use vit::Vit;
 
 use crate::checkpoint;
 use crate::config::model::{EncoderConfig, ModelConfig, WeightsConfig};
+use crate::dist::Group;
 use crate::error::{Error, Result};
 use tch::{Device, Tensor};
 
@@ -52,6 +53,15 @@ pub trait Encoder {
     /// Names of parameters that are spared from weight decay whatever their shape, where biases and normalisation are.
     fn no_weight_decay(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// From now on takes batch statistics in training over all processes of a group.
+    ///
+    /// # Errors
+    /// Batch normalisation that cannot do that.
+    fn synchronise(&self, group: &Group) -> Result<()> {
+        self.store().synchronise(group);
+        Ok(())
     }
 
     /// Asks whether it can serve on a device, and moves it there; an optimizer is made after this.

@@ -3,11 +3,13 @@
 //! tch's `VarStore` iterates a hash map, knows no integer buffers, and lets a file decide the type and shape of a
 //! parameter when loading. Optimizer state and files that PyTorch reads need the order, the buffers and strictness.
 
+use crate::dist::Group;
 use crate::error::{Error, Result};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Div;
+use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 #[derive(Debug)]
@@ -34,7 +36,11 @@ pub enum Role {
 #[derive(Debug)]
 pub struct Store {
     entries: Vec<Entry>,
+    sync: Sync,
 }
+
+/// The processes over whose rows the layers of a model take their batch statistics, once there are several.
+pub(super) type Sync = Rc<OnceCell<Group>>;
 
 impl Store {
     /// Builds a model: `make` gets the root path and registers tensors under it.
@@ -42,9 +48,9 @@ impl Store {
     /// # Errors
     /// Two tensors of one name, and whatever `make` returns.
     pub fn build<T>(make: impl FnOnce(&Path) -> Result<T>) -> Result<(T, Store)> {
-        let entries = RefCell::new(Vec::new());
-        let model = make(&Path { entries: &entries, prefix: String::new() })?;
-        Ok((model, Store::checked(entries.into_inner())?))
+        let (entries, sync) = (RefCell::new(Vec::new()), Sync::default());
+        let model = make(&Path { entries: &entries, sync: &sync, prefix: String::new() })?;
+        Ok((model, Store { sync, ..Store::checked(entries.into_inner())? }))
     }
 
     /// The tensors of a model that is made elsewhere: name, handle, and what training does to it.
@@ -61,7 +67,14 @@ impl Store {
         if let Some(twice) = entries.iter().find(|e| !seen.insert(e.name.as_str())) {
             return Err(Error::Input(format!("model: the name `{}` was registered twice", twice.name)));
         }
-        Ok(Store { entries })
+        Ok(Store { entries, sync: Sync::default() })
+    }
+
+    /// From now on batch statistics in training are those of all processes of the group.
+    pub fn synchronise(&self, group: &Group) {
+        if !group.is_alone() {
+            let _ = self.sync.set(group.clone());
+        }
     }
 
     /// All parameters and buffers, as `module.state_dict()`: handles to the tensors themselves, without gradient.
@@ -202,6 +215,7 @@ pub(crate) fn is_float(kind: Kind) -> bool {
 #[derive(Clone)]
 pub struct Path<'a> {
     entries: &'a RefCell<Vec<Entry>>,
+    sync: &'a Sync,
     prefix: String,
 }
 
@@ -225,6 +239,11 @@ impl Path<'_> {
         Ok(tensor)
     }
 
+    /// What tells a layer of the processes that its batch statistics are of.
+    pub(super) fn sync(&self) -> Sync {
+        self.sync.clone()
+    }
+
     /// Registers a tensor that belongs to the state but is not trained, and returns the layer's handle.
     pub fn buffer(&self, name: &str, value: Tensor) -> Tensor {
         let tensor = value.detach();
@@ -236,7 +255,7 @@ impl Path<'_> {
 impl<'a, T: fmt::Display> Div<T> for &Path<'a> {
     type Output = Path<'a>;
     fn div(self, name: T) -> Path<'a> {
-        Path { entries: self.entries, prefix: self.join(&name.to_string()) }
+        Path { prefix: self.join(&name.to_string()), ..self.clone() }
     }
 }
 

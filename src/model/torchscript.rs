@@ -4,7 +4,8 @@ use super::Encoder;
 use super::resnet::check_images;
 use super::script::{Food, Module};
 use super::store::Store;
-use crate::error::Result;
+use crate::dist::Group;
+use crate::error::{Error, Result};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -53,5 +54,16 @@ impl Encoder for Torchscript {
 
     fn to_device(&self, device: Device) -> Result<()> {
         self.module.to_device(device)
+    }
+
+    /// The module's code normalises over the rows that it is given.
+    fn synchronise(&self, _: &Group) -> Result<()> {
+        let state = self.module.store().state_dict();
+        let Some((name, _)) = state.iter().find(|(name, _)| name.ends_with("running_mean")) else { return Ok(()) };
+        Err(Error::Config(format!(
+            "train.sync_batch_norm: true, but a TorchScript module's batch normalisation ({}) cannot take its statistics over several \
+             processes; with false each takes those of its own share of the batch",
+            name.trim_end_matches(".running_mean")
+        )))
     }
 }

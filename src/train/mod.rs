@@ -19,40 +19,49 @@ pub use vision::{Vision, VisionModel};
 
 use crate::error::{Error, Result};
 use crate::run::RunFolder;
+use plan::Ending;
 use recorder::{Broken, Recorder};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs from `step` updates to the plan's end; gives the number of updates made in all.
 ///
 /// Every random choice is a function of seed, step and sample, so that a run continued from any step ends like one that
-/// was never stopped.
+/// was never stopped. Several processes go through the same steps together; the first one has the folder.
 fn run<T: Task>(
     plan: &mut Plan<T>,
-    folder: &RunFolder,
+    folder: Option<&RunFolder>,
     mut step: u64,
     stop: &AtomicBool,
     recorder: &mut Recorder,
 ) -> Result<u64> {
     let mut loader = plan.batches(step)?;
+    let mut saved = None;
     while step < plan.total_steps() {
-        let batch = match loader.next() {
-            Some(Ok(batch)) => batch,
-            Some(Err(error)) => {
-                recorder.flush(loader.waited())?;
-                plan.save(folder, step)?;
-                recorder.say(&format!("the state after step {step} is saved"));
-                return Err(error);
+        let Some(batch) = loader.next() else { break };
+        if let Some(ending) = plan.ending(stop.load(Ordering::Relaxed), batch.as_ref().err())? {
+            if let Some(broken) = recorder.flush(loader.waited())? {
+                return Err(explain(plan, broken));
             }
-            None => break,
-        };
+            if saved != Some(step) {
+                plan.save(folder, step)?;
+            }
+            return Err(match (batch, ending) {
+                (Err(error), _) => {
+                    recorder.say(&format!("the state after step {step} is saved"));
+                    error
+                }
+                (_, Ending::Failure(error)) => error,
+                (Ok(_), Ending::Stop) => plan.interrupted(step, folder),
+            });
+        }
+        let batch = batch?;
         let (epoch, lr) = (step / plan.steps_per_epoch, plan.schedule.lr(step));
         let seed = plan.step_seed(step);
         let packed = plan.stepper.step(&T::on_device(&batch, plan.device)?, lr, seed)?;
         step += 1;
 
         let epoch_ends = step.is_multiple_of(plan.steps_per_epoch);
-        let stopping = stop.load(Ordering::Relaxed);
-        let saves = stopping || plan.checkpoint_due(step);
+        let saves = plan.checkpoint_due(step);
         let mut broken = recorder.push(step, epoch, lr, packed, T::indices(&batch), loader.waited())?;
         if broken.is_none() && (epoch_ends || saves) {
             broken = recorder.flush(loader.waited())?;
@@ -65,13 +74,7 @@ fn run<T: Task>(
         }
         if saves {
             plan.save(folder, step)?;
-        }
-        if stopping && step < plan.total_steps() {
-            return Err(Error::Interrupted(format!(
-                "interrupted after step {step} of {}; the state is saved: continue with --resume --run-dir {}",
-                plan.total_steps(),
-                folder.root().display()
-            )));
+            saved = Some(step);
         }
     }
     Ok(step)
@@ -84,8 +87,9 @@ fn explain<T: Task>(plan: &mut Plan<T>, broken: Broken) -> Error {
         plan.stepper.explain(&T::on_device(&batch, plan.device)?, seed)
     });
     let cause = cause.unwrap_or_else(|e| format!("computing the batch once more failed: {e}"));
+    let whose = if plan.group.is_alone() { "Its" } else { "This process's" };
     Error::NonFinite(format!(
-        "step {} (epoch {}): loss {}, gradient norm {}: {cause}. Its {} are {:?}. No weight was changed by this step, and \
+        "step {} (epoch {}): loss {}, gradient norm {}: {cause}. {whose} {} are {:?}. No weight was changed by this step, and \
          the last checkpoint is as it was; a lower optim.lr, a longer schedule.warmup_epochs or a higher loss.temperature \
          may help",
         broken.step,

@@ -5,16 +5,18 @@ use super::step::{Learner, StepOptions, Stepper};
 use super::task::Task;
 use super::{run, state};
 use crate::checkpoint::{torch_file, write_bytes};
-use crate::config::run::RunConfig;
+use crate::config::run::{Common, RunConfig};
 use crate::data::{Loader, Sampler, Source};
+use crate::dist::{Group, share};
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::optim::{Optimizer, Schedule};
 use crate::run::RunFolder;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tch::Device;
+use tch::{Device, Kind, Tensor};
 
 /// A run that is ready to start: data read, model built, nothing written yet.
 pub struct Plan<T: Task> {
@@ -30,12 +32,35 @@ pub struct Plan<T: Task> {
     pub(super) best: Option<Best>,
     pub(super) task: T,
     pub(super) code_sha256: Option<String>,
+    pub(super) group: Group,
+}
+
+/// Why a run ends before its time.
+pub(super) enum Ending {
+    /// A signal.
+    Stop,
+    /// Another process cannot go on.
+    Failure(Error),
 }
 
 /// The best evaluation so far.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Best {
     pub value: f64,
+    pub step: u64,
+}
+
+/// A run's folder, and what the run begins with.
+struct Begun {
+    folder: RunFolder,
+    from: Option<TakenUp>,
+    _lock: File,
+}
+
+/// The state that a run goes on from.
+pub(super) struct TakenUp {
+    pub path: PathBuf,
+    /// Updates behind it.
     pub step: u64,
 }
 
@@ -59,13 +84,30 @@ impl<T: Task> Plan<T> {
     /// # Errors
     /// Everything that keeps the run from starting.
     pub fn new(config: &T::Config, device: Device) -> Result<Plan<T>> {
+        Plan::among(config, device, Group::alone())
+    }
+
+    /// The same for one of several processes, each of which takes its share of every batch.
+    ///
+    /// # Errors
+    /// As there, here or in another process, and processes that were started with different things.
+    pub fn among(config: &T::Config, device: Device, group: Group) -> Result<Plan<T>> {
+        let plan = Plan::of_rank(config, device, group.clone());
+        all_can(&group, &plan)?;
+        let plan = plan?;
+        plan.refuse_differences()?;
+        Ok(plan)
+    }
+
+    fn of_rank(config: &T::Config, device: Device, group: Group) -> Result<Plan<T>> {
         config.validate()?;
         let task = T::open(config)?;
         let common = config.common();
         let sampler = Sampler::new(task.samples(), common.batch_size, common.seed)?;
+        refuse_shares(&common, &group)?;
         let steps_per_epoch = sampler.steps_per_epoch();
         tch::manual_seed(common.seed as i64);
-        let model = task.model(config, device)?;
+        let model = task.model(config, device, &group)?;
         let optimizer = Optimizer::sparing(common.optim, &model.parameters(), &T::spared(&model))?;
         let loss = Loss::new(common.loss, T::layout(config))?;
         let total = common.epochs * steps_per_epoch;
@@ -76,9 +118,59 @@ impl<T: Task> Plan<T> {
             clip_norm: common.clip_norm,
             chunk: common.chunk,
         };
-        let stepper = Stepper::new(model, optimizer, loss, options, device)?;
+        let stepper = Stepper::new(model, optimizer, loss, options, device)?.among(&group);
         let code_sha256 = T::code_sha256(config)?;
-        Ok(Plan { config: config.clone(), device, schedule, steps_per_epoch, stepper, best: None, task, code_sha256 })
+        let config = config.clone();
+        Ok(Plan { config, device, schedule, steps_per_epoch, stepper, best: None, task, code_sha256, group })
+    }
+
+    /// Refuses to train with processes that have other data, another model or another configuration. Where the data lie may differ.
+    fn refuse_differences(&self) -> Result<()> {
+        if self.group.is_alone() {
+            return Ok(());
+        }
+        let mut config = serde_json::to_value(&self.config)
+            .map_err(|e| Error::Config(format!("the configuration cannot be written: {e}")))?;
+        config.as_object_mut().map(|keys| keys.remove("data"));
+        let here = [
+            ("configuration", config.to_string()),
+            (T::UNIT, format!("{} with the hash {}", self.task.samples(), self.task.list_sha256())),
+            ("model's files", self.code_sha256.clone().unwrap_or_default()),
+        ];
+        for (what, text) in here {
+            let texts = self.group.texts(&text)?;
+            if let Some(rank) = texts.iter().position(|other| *other != texts[0]) {
+                return Err(Error::Config(format!(
+                    "rank {rank} has another {what} than rank 0: {}, expected {}; start all processes with the same command on the same data",
+                    shortened(&texts[rank], &texts[0]),
+                    shortened(&texts[0], &texts[rank])
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this or another process cannot make the next step: all of them leave the loop together. `failure` is that of this one.
+    pub(super) fn ending(&self, stop: bool, failure: Option<&Error>) -> Result<Option<Ending>> {
+        if !self.group.any(stop || failure.is_some())? {
+            return Ok(None);
+        }
+        let failures = self.group.texts(&failure.map_or(String::new(), Error::to_string))?;
+        let failed = failures.iter().enumerate().find(|(_, text)| !text.is_empty());
+        Ok(Some(
+            failed.map_or(Ending::Stop, |(rank, text)| {
+                Ending::Failure(Error::Peer(format!("rank {rank} stopped: {text}")))
+            }),
+        ))
+    }
+
+    /// What a run says that was stopped after so many steps.
+    pub(super) fn interrupted(&self, step: u64, folder: Option<&RunFolder>) -> Error {
+        let place = folder.map_or("the run's folder".to_string(), |folder| folder.root().display().to_string());
+        Error::Interrupted(format!(
+            "interrupted after step {step} of {}; the state is saved: continue with --resume --run-dir {place}",
+            self.total_steps(),
+        ))
     }
 
     /// Steps of the whole run.
@@ -92,12 +184,15 @@ impl<T: Task> Plan<T> {
     /// What cannot be read, and threads that cannot be started.
     pub fn batches(&self, step: u64) -> Result<Loader<T::Source>> {
         let common = self.config.common();
-        let sampler = Sampler::new(self.task.samples(), common.batch_size, common.seed)?;
+        let share = share(common.batch_size, self.group.rank(), self.group.size());
+        let sampler = Sampler::new(self.task.samples(), common.batch_size, common.seed)?.sharing(share)?;
         let (source, threads) = self.task.source(&self.config)?;
+        // The processes of a machine share its threads.
+        let threads = if threads == 0 { 0 } else { (threads / self.group.local_size()).max(1) };
         Loader::of(source, sampler, sampler.position(step), common.epochs, threads)
     }
 
-    /// The batch of one step, counted from 0: the very one that the run computes with.
+    /// The batch of one step, counted from 0, or this process's share of it: the very one that the run computes with.
     ///
     /// # Errors
     /// A step beyond the run's end.
@@ -106,10 +201,11 @@ impl<T: Task> Plan<T> {
         self.batches(step)?.next().ok_or_else(none)?
     }
 
-    /// The seed of LibTorch's generator for a step, counted from 0.
+    /// The seed of LibTorch's generator for a step, counted from 0; each rank has its own.
     pub(super) fn step_seed(&self, step: u64) -> i64 {
-        // An odd constant (2^64 / golden ratio) keeps neighbouring seeds' steps apart.
-        (self.config.common().seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step) as i64
+        // Odd constants (2^64 and 2^32 / golden ratio) keep neighbouring seeds' and ranks' steps apart.
+        let rank = (self.group.rank() as u32).wrapping_mul(0x9e37_79b1);
+        (self.config.common().seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step ^ u64::from(rank)) as i64
     }
 
     pub(super) fn parameter_count(&self) -> usize {
@@ -131,6 +227,10 @@ impl<T: Task> Plan<T> {
 
     /// Evaluates where that is due, and tells. Gives whether this is the best state so far.
     pub(super) fn after(&mut self, step: u64, recorder: &mut Recorder) -> Result<bool> {
+        // One process evaluates, and has the best state; the others wait for it in the next step.
+        if !self.group.is_first() {
+            return Ok(false);
+        }
         let epoch_ends = step.is_multiple_of(self.steps_per_epoch);
         let measured = T::evaluate(self, step)?;
         if !epoch_ends && measured.is_none() {
@@ -172,65 +272,114 @@ impl<T: Task> Plan<T> {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(Error::io(run_dir, "cannot watch for interruption"))?;
         }
-        let (folder, step);
-        // Held to the end: no other process trains in the folder meanwhile.
-        let _lock;
-        if resume {
-            folder = RunFolder::open_begun(run_dir)?;
-            _lock = folder.lock()?;
-            folder.tidy()?;
-            step = self.reopen(&folder)?;
-        } else {
-            let said = T::load_weights(&self)?;
-            folder = RunFolder::create(run_dir)?;
-            _lock = folder.lock()?;
-            said.iter().for_each(|line| eprintln!("{line}"));
-            step = self.fill(&folder)?;
-        }
+        // The first process alone has the folder. The lock is held to the end: no other process trains in the folder meanwhile.
+        let begun = self.group.is_first().then(|| self.begin(run_dir, resume)).transpose();
+        all_can(&self.group, &begun)?;
+        let begun = begun?;
+        let step = self.share_state(begun.as_ref())?;
+        let folder = begun.as_ref().map(|begun| &begun.folder);
         let read_every = if self.device.is_cuda() { self.config.common().log_every } else { 1 };
         let mut recorder = Recorder::open(
-            &folder,
+            folder,
             step,
             self.total_steps(),
             (self.config.common().batch_size, T::UNIT),
             self.config.common().log_every,
             read_every,
         )?;
-        let outcome = run(&mut self, &folder, step, &stop, &mut recorder);
+        let outcome = run(&mut self, folder, step, &stop, &mut recorder);
         recorder.finish();
         let steps = outcome?;
-        T::write_weights(&mut self, &folder)?;
+        if let Some(folder) = folder {
+            T::write_weights(&mut self, folder)?;
+        }
         Ok(Summary { steps, loss: recorder.last_loss(), samples_per_second: recorder.samples_per_second() })
     }
 
-    /// Writes what a new run's folder has from the start; gives its step.
-    fn fill(&self, folder: &RunFolder) -> Result<u64> {
-        self.write_config(folder)?;
-        folder.write_environment(self.device)?;
-        T::write_notes(self, folder)?;
-        T::write_pictures(self, folder)?;
-        self.save(folder, 0)?;
-        Ok(0)
+    /// Makes a new run's folder, or takes up the run in it.
+    fn begin(&mut self, run_dir: &Path, resume: bool) -> Result<Begun> {
+        if resume {
+            let folder = RunFolder::open_begun(run_dir)?;
+            let lock = folder.lock()?;
+            folder.tidy()?;
+            let from = self.reopen(&folder)?;
+            return Ok(Begun { folder, from, _lock: lock });
+        }
+        let said = T::load_weights(self)?;
+        let folder = RunFolder::create(run_dir)?;
+        let lock = folder.lock()?;
+        said.iter().for_each(|line| eprintln!("{line}"));
+        self.fill(&folder)?;
+        Ok(Begun { folder, from: None, _lock: lock })
     }
 
-    /// Saves the state after `step` updates.
-    pub(super) fn save(&self, folder: &RunFolder, step: u64) -> Result<()> {
+    /// Gives all processes the state that the first one begins with, and its step.
+    fn share_state(&mut self, begun: Option<&Begun>) -> Result<u64> {
+        let from = begun.and_then(|begun| begun.from.as_ref());
+        let step = from.map_or(0, |from| from.step);
+        if self.group.is_alone() {
+            return Ok(step);
+        }
+        // The state of an earlier run goes around as the file that it is.
+        let bytes = match from {
+            Some(from) => std::fs::read(&from.path).map_err(Error::io(&from.path, "cannot read"))?,
+            None => Vec::new(),
+        };
+        let texts =
+            self.group.texts(&if begun.is_some() { format!("{step} {}", bytes.len()) } else { String::new() })?;
+        let damaged = || Error::Peer(format!("rank 0 announced its state as `{}`", texts[0]));
+        let (step, length) = texts[0].split_once(' ').ok_or_else(damaged)?;
+        let (step, length): (u64, i64) = (step.parse().map_err(|_| damaged())?, length.parse().map_err(|_| damaged())?);
+        if length > 0 {
+            let mut file = [if self.group.is_first() {
+                Tensor::f_from_slice(&bytes)?
+            } else {
+                Tensor::f_zeros([length], (Kind::Uint8, Device::Cpu))?
+            }];
+            self.group.broadcast(&mut file)?;
+            if !self.group.is_first() {
+                let [file] = file;
+                let copy =
+                    tempfile::NamedTempFile::new().map_err(Error::io(std::env::temp_dir(), "cannot make a file"))?;
+                std::fs::write(copy.path(), Vec::<u8>::try_from(file)?)
+                    .map_err(Error::io(copy.path(), "cannot write"))?;
+                state::restore(copy.path(), self)?;
+            }
+        }
+        // Weights that were read from files, and statistics.
+        self.group.broadcast(&mut T::tensors(&self.stepper.model))?;
+        Ok(step)
+    }
+
+    /// Writes what a new run's folder has from the start.
+    fn fill(&self, folder: &RunFolder) -> Result<()> {
+        self.write_config(folder)?;
+        folder.write_environment(self.device, self.group.size())?;
+        T::write_notes(self, folder)?;
+        T::write_pictures(self, folder)?;
+        self.save(Some(folder), 0)
+    }
+
+    /// Saves the state after `step` updates, where this process has the folder.
+    pub(super) fn save(&self, folder: Option<&RunFolder>, step: u64) -> Result<()> {
+        let Some(folder) = folder else { return Ok(()) };
         folder.series().save(step, &state::capture(self, step)?, self.config.common().checkpoint.keep)
     }
 
-    /// Saves the state after `step` updates as the best one.
-    pub(super) fn save_best(&self, folder: &RunFolder, step: u64) -> Result<()> {
+    /// Saves the state after `step` updates as the best one, where this process has the folder.
+    pub(super) fn save_best(&self, folder: Option<&RunFolder>, step: u64) -> Result<()> {
+        let Some(folder) = folder else { return Ok(()) };
         torch_file::save(&folder.best(), &state::capture(self, step)?)
     }
 
-    /// Takes up the state of an earlier run, if it has one, and gives its step; writes nothing.
-    pub(super) fn take_up(&mut self, folder: &RunFolder) -> Result<Option<u64>> {
+    /// Takes up the state of an earlier run, if it has one; writes nothing.
+    pub(super) fn take_up(&mut self, folder: &RunFolder) -> Result<Option<TakenUp>> {
         if folder.config().is_file() {
             let before: T::Config = folder.read_config()?;
             self.refuse_changes(&before, folder.root())?;
         }
-        let step = state::restore_newest(&folder.series(), self)?;
-        if let Some(step) = step.filter(|step| *step > self.total_steps()) {
+        let from = state::restore_newest(&folder.series(), self)?;
+        if let Some(step) = from.as_ref().map(|from| from.step).filter(|step| *step > self.total_steps()) {
             return Err(Error::Config(format!(
                 "train.epochs: {} are {} steps, and this run has already done {step}; expected at least {} epochs",
                 self.config.common().epochs,
@@ -238,12 +387,12 @@ impl<T: Task> Plan<T> {
                 step.div_ceil(self.steps_per_epoch)
             )));
         }
-        Ok(step)
+        Ok(from)
     }
 
-    /// Goes on with an earlier run, and gives its step.
-    fn reopen(&mut self, folder: &RunFolder) -> Result<u64> {
-        let Some(step) = self.take_up(folder)? else {
+    /// Goes on with an earlier run; gives the state that it goes on from, if there is one.
+    fn reopen(&mut self, folder: &RunFolder) -> Result<Option<TakenUp>> {
+        let Some(from) = self.take_up(folder)? else {
             if folder.metrics().exists() {
                 return Err(Error::Config(format!(
                     "{}: the run has measurements but no checkpoint in {}; restore one there, or start a new run",
@@ -253,15 +402,16 @@ impl<T: Task> Plan<T> {
             }
             eprintln!("note: the run was stopped before its first checkpoint, and begins again");
             T::load_weights(self)?.iter().for_each(|line| eprintln!("{line}"));
-            return self.fill(folder);
+            self.fill(folder)?;
+            return Ok(None);
         };
-        folder.write_environment(self.device)?;
+        folder.write_environment(self.device, self.group.size())?;
         self.write_config(folder)?;
         T::write_notes(self, folder)?;
-        if step < self.total_steps() {
+        if from.step < self.total_steps() {
             folder.remove_final_weights()?;
         }
-        Ok(step)
+        Ok(Some(from))
     }
 
     /// Refuses what a run that began with `before` may not change; `origin` is where that is from.
@@ -302,4 +452,42 @@ impl<T: Task> Plan<T> {
     fn write_config(&self, folder: &RunFolder) -> Result<()> {
         write_bytes(&folder.config(), self.resolved_config()?)
     }
+}
+
+/// Waits for all processes to come here; an error where another one brings one. What there is here is known: it is returned later.
+fn all_can<X>(group: &Group, here: &Result<X>) -> Result<()> {
+    let texts = group.texts(&here.as_ref().err().map_or(String::new(), Error::to_string))?;
+    match texts.iter().enumerate().find(|(_, text)| !text.is_empty()) {
+        Some((rank, text)) if here.is_ok() => Err(Error::Peer(format!("rank {rank} stopped: {text}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses batches that cannot be shared among the processes.
+fn refuse_shares(common: &Common, group: &Group) -> Result<()> {
+    let (batch, size) = (common.batch_size, group.size());
+    if batch < size {
+        return Err(Error::Config(format!(
+            "train.batch_size: {batch} samples cannot be shared among {size} processes; expected at least one for each, or fewer processes"
+        )));
+    }
+    let Some(chunk) = common.chunk.map(|chunk| chunk as usize) else { return Ok(()) };
+    let (most, least) = (share(batch, 0, size).len(), share(batch, size - 1, size).len());
+    if most.div_ceil(chunk) != least.div_ceil(chunk) {
+        return Err(Error::Config(format!(
+            "train.chunk: {chunk} makes {} chunks of the {most} samples of rank 0 and {} of the {least} of rank {}; expected as many for \
+             all processes, which a batch that is a multiple of {size} gives",
+            most.div_ceil(chunk),
+            least.div_ceil(chunk),
+            size - 1
+        )));
+    }
+    Ok(())
+}
+
+/// A text from where it differs from another one, as much as a message can hold.
+fn shortened(text: &str, other: &str) -> String {
+    let same = text.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
+    let part: String = text.chars().skip(same.saturating_sub(30)).take(80).collect();
+    format!("`{part}`")
 }

@@ -32,9 +32,10 @@ pub struct Broken {
 }
 
 /// Collects the measurements of steps and writes them out.
+///
+/// Of several processes one writes; the others check.
 pub struct Recorder {
-    metrics: MetricsWriter,
-    events: EventWriter,
+    files: Option<(MetricsWriter, EventWriter)>,
     bar: ProgressBar,
     pending: Vec<Pending>,
     total: u64,
@@ -55,13 +56,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Opens the records of a run that has `step` of `total` steps behind it. `read_every` is the number of steps between
+    /// Opens the records of a run that has `step` of `total` steps behind it; none without a folder. `read_every` is the number of steps between
     /// reads from the device: 1 where reading is free.
     ///
     /// # Errors
     /// Files that cannot be opened or, when resuming, read.
     pub fn open(
-        folder: &RunFolder,
+        folder: Option<&RunFolder>,
         step: u64,
         total: u64,
         (samples_per_step, unit): (usize, &'static str),
@@ -69,22 +70,25 @@ impl Recorder {
         read_every: u64,
     ) -> Result<Recorder> {
         let (mut seconds_before, first) = (0.0, step + 1);
-        let (metrics, events) = if folder.metrics().exists() {
-            let metrics = MetricsWriter::resume(&folder.metrics(), first)?;
-            let logged = crate::report::metrics::read(&folder.metrics())?.series(Split::Train, "seconds");
-            seconds_before = logged.last().map_or(0.0, |(_, seconds)| *seconds);
-            (metrics, EventWriter::resume(&folder.tensorboard(), first)?)
-        } else {
-            (MetricsWriter::create(&folder.metrics())?, EventWriter::create(&folder.tensorboard())?)
+        let files = match folder {
+            Some(folder) if folder.metrics().exists() => {
+                let metrics = MetricsWriter::resume(&folder.metrics(), first)?;
+                let logged = crate::report::metrics::read(&folder.metrics())?.series(Split::Train, "seconds");
+                seconds_before = logged.last().map_or(0.0, |(_, seconds)| *seconds);
+                Some((metrics, EventWriter::resume(&folder.tensorboard(), first)?))
+            }
+            Some(folder) => {
+                Some((MetricsWriter::create(&folder.metrics())?, EventWriter::create(&folder.tensorboard())?))
+            }
+            None => None,
         };
-        let bar = ProgressBar::new(total).with_position(step);
+        let bar = if files.is_some() { ProgressBar::new(total) } else { ProgressBar::hidden() }.with_position(step);
         let template = "{bar:24} {pos}/{len} steps  {msg}  ETA {eta}";
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.reset_eta();
         let now = Instant::now();
         Ok(Recorder {
-            metrics,
-            events,
+            files,
             bar,
             pending: Vec::new(),
             total,
@@ -179,14 +183,18 @@ impl Recorder {
     }
 
     fn emit(&mut self, group: &str, record: &Record) -> Result<()> {
-        self.metrics.write(record)?;
+        let Some((metrics, events)) = &mut self.files else { return Ok(()) };
+        metrics.write(record)?;
         let tagged: Vec<(String, f64)> = record.values.iter().map(|(n, v)| (format!("{group}/{n}"), *v)).collect();
         let borrowed: Vec<(&str, f64)> = tagged.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-        self.events.scalars(record.step, &borrowed)
+        events.scalars(record.step, &borrowed)
     }
 
     /// A line among the progress: above the bar in a terminal, plainly on stderr otherwise.
     pub fn say(&self, line: &str) {
+        if self.files.is_none() {
+            return;
+        }
         if std::io::stderr().is_terminal() {
             self.bar.println(line);
         } else {

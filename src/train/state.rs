@@ -16,7 +16,7 @@
 //! | `best` | `value` and `step` of the best evaluation, or None |
 //! | `config`, `versions` | the resolved configuration without `data.threads`; weince, LibTorch, and this format |
 
-use super::plan::{Best, Plan};
+use super::plan::{Best, Plan, TakenUp};
 use super::task::Task;
 use crate::checkpoint::{Series, Value, torch_file};
 use crate::config::run::RunConfig;
@@ -154,12 +154,12 @@ pub fn restore<T: Task>(path: &Path, plan: &mut Plan<T>) -> Result<u64> {
     Ok(step)
 }
 
-/// Puts the newest usable state of a run into a freshly built plan; gives the number of updates behind it, or nothing where
+/// Puts the newest usable state of a run into a freshly built plan; gives which one, or nothing where
 /// there is no checkpoint at all. A damaged one is named on stderr, and the one before it used.
 ///
 /// # Errors
 /// That of the newest checkpoint, if none is usable.
-pub fn restore_newest<T: Task>(series: &Series, plan: &mut Plan<T>) -> Result<Option<u64>> {
+pub fn restore_newest<T: Task>(series: &Series, plan: &mut Plan<T>) -> Result<Option<TakenUp>> {
     let mut first = None;
     for path in series.newest_first()? {
         match restore(&path, plan) {
@@ -167,7 +167,7 @@ pub fn restore_newest<T: Task>(series: &Series, plan: &mut Plan<T>) -> Result<Op
                 if first.is_some() {
                     eprintln!("note: continuing from {}, after step {step}", path.display());
                 }
-                return Ok(Some(step));
+                return Ok(Some(TakenUp { path, step }));
             }
             // The checkpoint is sound, and the run is another one.
             Err(e @ Error::Config(_)) => return Err(e),

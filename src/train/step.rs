@@ -2,6 +2,7 @@
 
 use super::chunk::{self, Buffers};
 use crate::config::precision::Precision;
+use crate::dist::{Gradients, Group};
 use crate::error::{Error, Result};
 use crate::loss::{Diagnostics, Loss, LossOutput};
 use crate::optim::{GradScaler, Optimizer, gradient_norm, gradients, non_finite_gradients};
@@ -91,6 +92,9 @@ pub struct Stepper<L> {
     /// 1 from the first step whose loss or gradient was not finite: from there on no update is made. In float16 a gradient
     /// that overflows is no such case: the scaler skips that step alone.
     halted: Tensor,
+    /// Sums gradients over the processes, where there are several.
+    shared: Option<Gradients>,
+    group: Group,
 }
 
 /// The names of the leading entries of a step's packed measurements; the loss's own follow.
@@ -128,7 +132,15 @@ impl<L: Learner> Stepper<L> {
             device,
             scaler,
             halted: Tensor::f_zeros([0i64; 0], (Kind::Float, device))?,
+            shared: None,
+            group: Group::alone(),
         })
+    }
+
+    /// The step of one of several processes: the loss of the whole batch, and gradients that are summed over the processes.
+    pub fn among(self, group: &Group) -> Stepper<L> {
+        let shared = (!group.is_alone()).then(|| Gradients::new(group, &self.parameters));
+        Stepper { loss: self.loss.among(group.clone()), shared, group: group.clone(), ..self }
     }
 
     /// The loss scale of float16 training.
@@ -204,9 +216,9 @@ impl<L: Learner> Stepper<L> {
     }
 
     /// The gradients of `loss`, the forward pass's own or a multiple of it, added to those of the parameters.
-    fn backward(&self, batch: &L::Batch, seed: i64, forward: Forward, loss: &Tensor) -> Result<()> {
+    fn backward(&mut self, batch: &L::Batch, seed: i64, forward: Forward, loss: &Tensor) -> Result<()> {
+        let Some(mut chunks) = forward.chunks else { return self.last_backward(loss) };
         loss.f_backward()?;
-        let Some(mut chunks) = forward.chunks else { return Ok(()) };
         let all = L::samples(batch);
         let (grad_1, grad_2) = (forward.z_1.grad(), forward.z_2.grad());
         let value = Tensor::f_zeros([0i64; 0], (Kind::Float, self.device))?;
@@ -214,10 +226,20 @@ impl<L: Learner> Stepper<L> {
             let (z_1, z_2) = self.embed_chunk(batch, seed, &chunks, number)?;
             let samples = &chunks.ranges[number];
             let (g_1, g_2) = (chunk::rows(&grad_1, all, samples)?, chunk::rows(&grad_2, all, samples)?);
-            known_gradient(&z_1, &z_2, &value, &g_1, &g_2)?.f_backward()?;
+            let passed_on = known_gradient(&z_1, &z_2, &value, &g_1, &g_2)?;
+            if number + 1 < chunks.ranges.len() {
+                passed_on.f_backward()?;
+            } else {
+                self.last_backward(&passed_on)?;
+            }
             chunks.buffers.add(samples.end - samples.start)?;
         }
         chunks.buffers.settle(all)
+    }
+
+    /// The backward pass at whose end the parameters have their gradients: those of all processes.
+    fn last_backward(&mut self, loss: &Tensor) -> Result<()> {
+        self.shared.as_mut().map_or_else(|| Ok(loss.f_backward()?), |shared| shared.backward(loss))
     }
 
     /// One update with learning rate `lr`. Nothing is read from the device: what was measured is returned packed, for
@@ -230,21 +252,19 @@ impl<L: Learner> Stepper<L> {
     /// # Errors
     /// What the model, the loss or LibTorch report.
     pub fn step(&mut self, batch: &L::Batch, lr: f64, seed: i64) -> Result<Tensor> {
+        let packed = self.update(batch, lr, seed);
+        self.group.watch(packed)
+    }
+
+    fn update(&mut self, batch: &L::Batch, lr: f64, seed: i64) -> Result<Tensor> {
         self.optimizer.zero_grad()?;
         let forward = self.forward(batch, seed)?;
         let diagnostics = forward.output.diagnostics.scalars().f_to_kind(Kind::Float)?;
         let own = forward.output.loss.shallow_clone();
         let loss = own.detach().f_to_kind(Kind::Float)?;
-        let overflow = match &self.scaler {
-            Some(scaler) => {
-                self.backward(batch, seed, forward, &scaler.scale(&own)?)?;
-                Some(scaler.unscale(&gradients(&self.parameters))?)
-            }
-            None => {
-                self.backward(batch, seed, forward, &own)?;
-                None
-            }
-        };
+        let scaled = self.scaler.as_ref().map(|scaler| scaler.scale(&own)).transpose()?.unwrap_or(own);
+        self.backward(batch, seed, forward, &scaled)?;
+        let overflow = self.scaler.as_ref().map(|scaler| scaler.unscale(&gradients(&self.parameters))).transpose()?;
         let norm = gradient_norm(&self.parameters)?;
         if let Some(most) = self.options.clip_norm {
             shorten(&self.parameters, &norm, most)?;
@@ -271,16 +291,20 @@ impl<L: Learner> Stepper<L> {
     /// # Errors
     /// What the model, the loss or LibTorch report; an explanation that names embeddings comes as [`Error::NonFinite`] from the loss.
     pub fn explain(&mut self, batch: &L::Batch, seed: i64) -> Result<String> {
-        if let Some(fault) = self.model.fault(batch)? {
-            return Ok(fault);
-        }
-        if let Some(name) = self.parameters.iter().find_map(|(name, t)| (!is_finite(t).unwrap_or(true)).then_some(name))
+        let fault = self.model.fault(batch)?;
+        let parameter = self.parameters.iter().find(|(_, t)| !is_finite(t).unwrap_or(true));
+        if let Some(what) =
+            self.anywhere(fault.or(parameter.map(|(name, _)| format!("the parameter {name} is not finite"))))?
         {
-            return Ok(format!("the parameter {name} is not finite"));
+            return Ok(what);
         }
         self.optimizer.zero_grad()?;
         let forward = self.forward(batch, seed)?;
-        if let Err(Error::NonFinite(what)) = Loss::check_finite(&forward.z_1, &forward.z_2) {
+        let embeddings = match Loss::check_finite(&forward.z_1, &forward.z_2) {
+            Err(Error::NonFinite(what)) => Some(what),
+            other => other.map(|()| None)?,
+        };
+        if let Some(what) = self.anywhere(embeddings)? {
             return Ok(what);
         }
         let loss = forward.output.loss.shallow_clone();
@@ -293,6 +317,18 @@ impl<L: Learner> Stepper<L> {
             0 => "the norm of the gradient overflows float32, though each of its elements is finite".to_string(),
             n => format!("the gradient of {} is not finite ({n} of {} parameters)", names[0], self.parameters.len()),
         })
+    }
+}
+
+impl<L> Stepper<L> {
+    /// What this process or, with its rank, the first one of the others has found.
+    fn anywhere(&self, found: Option<String>) -> Result<Option<String>> {
+        if self.group.is_alone() {
+            return Ok(found);
+        }
+        let all = self.group.texts(&found.unwrap_or_default())?;
+        let first = all.into_iter().enumerate().find(|(_, text)| !text.is_empty());
+        Ok(first.map(|(rank, text)| format!("on rank {rank} {text}")))
     }
 }
 

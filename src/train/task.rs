@@ -4,6 +4,7 @@ use super::plan::Plan;
 use super::step::Learner;
 use crate::config::run::RunConfig;
 use crate::data::Source;
+use crate::dist::Group;
 use crate::error::Result;
 use crate::loss::Layout;
 use crate::model::Store;
@@ -42,11 +43,11 @@ pub trait Task: Sized {
     /// What cannot be read.
     fn open(config: &Self::Config) -> Result<Self>;
 
-    /// The model, on the device; what of it is random is drawn from LibTorch's generator.
+    /// The model, on the device; what of it is random is drawn from LibTorch's generator. `group` are the processes that train it.
     ///
     /// # Errors
     /// What cannot be made or read.
-    fn model(&self, config: &Self::Config, device: Device) -> Result<Self::Model>;
+    fn model(&self, config: &Self::Config, device: Device, group: &Group) -> Result<Self::Model>;
 
     /// Names of parameters that are spared from weight decay whatever their shape; none unless told.
     fn spared(_model: &Self::Model) -> Vec<String> {

@@ -7,6 +7,7 @@ use crate::checkpoint::write_bytes;
 use crate::config::text::TextConfig;
 use crate::data::text::sts::{self, StsSet};
 use crate::data::text::{Corpus, Sentences, TextBatch, TextTokenizer, Tokens};
+use crate::dist::Group;
 use crate::error::{Error, Result};
 use crate::eval::embed::{DEFAULT_BATCH, embed};
 use crate::eval::sts::{Gold, evaluate, sides, similarities};
@@ -121,7 +122,7 @@ impl Task for Text {
         Ok(Text { corpus, tokenizer: Arc::new(tokenizer), monitor, measure })
     }
 
-    fn model(&self, config: &TextConfig, device: Device) -> Result<TextModel> {
+    fn model(&self, config: &TextConfig, device: Device, _: &Group) -> Result<TextModel> {
         let encoder = SentenceEncoder::to_train(&config.model, &self.tokenizer)?;
         encoder.to_device(device)?;
         Ok(TextModel { encoder })

@@ -9,6 +9,7 @@ use crate::config::eval::KnnConfig;
 use crate::config::model::EncoderConfig;
 use crate::config::vision::{Views, VisionConfig};
 use crate::data::{self, AugmentedImages, Batch, ImageSet, Split};
+use crate::dist::Group;
 use crate::error::Result;
 use crate::eval::{knn, run::features_of};
 use crate::loss::Layout;
@@ -109,9 +110,12 @@ impl Task for Vision {
         Ok(Vision { images, monitor })
     }
 
-    fn model(&self, config: &VisionConfig, device: Device) -> Result<VisionModel> {
+    fn model(&self, config: &VisionConfig, device: Device, group: &Group) -> Result<VisionModel> {
         let model = Model::new(&config.model, config.augment.view_size(self.images.shape())?)?;
         model.to_device(device)?;
+        if config.train.sync_batch_norm && !group.is_alone() {
+            model.encoder.synchronise(group)?;
+        }
         if config.channels_last && device.is_cuda() {
             model.encoder.store().channels_last()?;
         }

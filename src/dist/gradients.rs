@@ -1,0 +1,98 @@
+//! Gradients of parameters, summed over the processes while the backward pass goes on.
+
+use super::Group;
+use crate::error::{Error, Result};
+use crate::torch::{Reducer, Wire};
+use tch::Tensor;
+
+/// Sums gradients over the processes of a group, in buckets of up to 25 MiB, each as soon as the backward pass has filled it.
+///
+/// The first pass is summed at its end: it shows which parameters have gradients at all. The others, such as those of a head that
+/// nothing goes through, stay without.
+///
+/// # Source
+/// S. Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, 2020, arXiv 2006.15704; `c10d::Reducer`.
+pub struct Gradients {
+    group: Group,
+    parameters: Vec<(String, Tensor)>,
+    reducer: Option<Reducer>,
+    /// Parameters that had no gradient in the first pass.
+    without: Vec<(String, Tensor)>,
+}
+
+impl Gradients {
+    /// Of these parameters, which are the same in all processes of the group.
+    pub fn new(group: &Group, parameters: &[(String, Tensor)]) -> Gradients {
+        let parameters = parameters.iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect();
+        Gradients { group: group.clone(), parameters, reducer: None, without: Vec::new() }
+    }
+
+    /// The backward pass of `loss` after which `grad()` of each parameter is the sum over the processes of what their passes, this one
+    /// and plain ones before it, have added up.
+    ///
+    /// # Errors
+    /// A process that does not answer, a parameter that has a gradient in some passes only, and whatever LibTorch reports.
+    pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
+        let group = self.group.clone();
+        group.watch(match group.wire() {
+            None => loss.f_backward().map_err(Error::from),
+            Some(wire) => self.pass(wire, loss),
+        })
+    }
+
+    fn pass(&mut self, wire: &Wire, loss: &Tensor) -> Result<()> {
+        let Some(reducer) = &mut self.reducer else { return self.first_pass(wire, loss) };
+        reducer.arm(loss)?;
+        loss.f_backward()?;
+        if let Some((name, _)) = self.without.iter().find(|(_, t)| t.grad().defined()) {
+            return Err(Error::Input(format!(
+                "the parameter {name} has a gradient now and had none in the first step; several processes cannot train a model that uses \
+                 other parameters in other steps"
+            )));
+        }
+        reducer.finish().map_err(|e| {
+            let missing: Vec<&str> = self.reduced().filter(|(_, t)| !t.grad().defined()).map(|(name, _)| name).collect();
+            Error::Input(format!(
+                "no gradient of {} in this step, though there was one in the first; several processes cannot train a model that uses other \
+                 parameters in other steps ({e})",
+                if missing.is_empty() { "some parameters".to_string() } else { missing.join(", ") }
+            ))
+        })
+    }
+
+    fn first_pass(&mut self, wire: &Wire, loss: &Tensor) -> Result<()> {
+        loss.f_backward()?;
+        let here: Vec<i64> = self.parameters.iter().map(|(_, t)| i64::from(t.grad().defined())).collect();
+        let mut ranks = Tensor::f_from_slice(&here)?;
+        wire.sum(&mut ranks)?;
+        let ranks = Vec::<i64>::try_from(ranks)?;
+        let partly = ranks.iter().position(|ranks| *ranks != 0 && *ranks as usize != self.group.size());
+        if let Some(at) = partly {
+            return Err(Error::Input(format!(
+                "the parameter {} has a gradient in {} of {} processes; they cannot train a model that uses other parameters for other samples",
+                self.parameters[at].0,
+                ranks[at],
+                self.group.size()
+            )));
+        }
+        let _guard = tch::no_grad_guard();
+        for (_, parameter) in &self.parameters {
+            let mut gradient = parameter.grad();
+            if gradient.defined() {
+                wire.sum(&mut gradient)?;
+            }
+        }
+        let named = |(name, t): &(String, Tensor)| (name.clone(), t.shallow_clone());
+        self.without = self.parameters.iter().filter(|(_, t)| !t.grad().defined()).map(named).collect();
+        let reduced: Vec<(String, Tensor)> =
+            self.reduced().map(|(name, t)| (name.to_string(), t.shallow_clone())).collect();
+        self.reducer = Some(Reducer::new(wire, &reduced)?);
+        Ok(())
+    }
+
+    /// Parameters that the Reducer has.
+    fn reduced(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        let without = |name: &str| self.without.iter().any(|(other, _)| other == name);
+        self.parameters.iter().filter(move |(name, _)| !without(name)).map(|(name, t)| (name.as_str(), t))
+    }
+}
