@@ -176,7 +176,8 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     auto sums = at::empty({2, channels}, mean.options());
     sums[0].copy_(slope.sum(dims));
     sums[1].copy_(slope.mul(centred).sum(dims));
-    auto grad_bias = sums[0].to(weight.scalar_type());
+    // A copy even where the kind is the same: the sums change below.
+    auto grad_bias = sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     auto grad_weight = sums[1].mul(inverse).to(weight.scalar_type());
     wire->sum(sums);
     sums.div_(count);

@@ -17,9 +17,10 @@ use weince::optim::Optimizer;
 use weince::train::{Learner, StepOptions, StepScalars, Stepper, TextModel, VisionModel};
 use weince::{Error, Result};
 
-const SAMPLES: i64 = 8;
-const VIT: &str = "{encoder: {kind: vit_small, patch_size: 4, width: 24, depth: 2, heads: 2}, projector: {dim: 8}}";
-const RESNET: &str = "{encoder: {kind: resnet18, stem: small, width: 4}, projector: {dim: 8}}";
+pub(super) const SAMPLES: i64 = 8;
+pub(super) const VIT: &str =
+    "{encoder: {kind: vit_small, patch_size: 4, width: 24, depth: 2, heads: 2}, projector: {dim: 8}}";
+pub(super) const RESNET: &str = "{encoder: {kind: resnet18, stem: small, width: 4}, projector: {dim: 8}}";
 
 /// Notes the embeddings of every pass.
 struct Noting<L> {
@@ -61,7 +62,7 @@ fn numbers(size: &[i64], salt: f64) -> Tensor {
 }
 
 /// Gives a model weights that tell samples apart: as it is drawn, a transformer makes nearly the same of all.
-fn renew<L: Learner>(model: &L) {
+pub(super) fn renew<L: Learner>(model: &L) {
     let _guard = tch::no_grad_guard();
     for (number, (name, mut p)) in model.parameters().into_iter().enumerate() {
         let norm = name.contains("norm") && name.ends_with("weight");
@@ -79,12 +80,12 @@ fn vision(model: &str, views: Views) -> VisionModel {
     made
 }
 
-fn images(salt: i64) -> [Tensor; 2] {
+pub(super) fn images(salt: i64) -> [Tensor; 2] {
     [0, 1].map(|view| numbers(&[SAMPLES, 3, 8, 8], (2 * salt + view) as f64).to_kind(Kind::Float))
 }
 
 /// The little BERT of a folder.
-fn text(folder: &Path, dropped: f64) -> TextModel {
+pub(super) fn text(folder: &Path, dropped: f64) -> TextModel {
     let path = bert(folder, dropped);
     let config: TextModelConfig =
         parse(&format!("{{path: {path:?}, pooler: avg, max_length: 16}}"), "model", &[]).unwrap();
@@ -95,7 +96,7 @@ fn text(folder: &Path, dropped: f64) -> TextModel {
 }
 
 /// So many sentences of 3 to 7 tokens.
-fn sentences(count: i64, salt: i64) -> Tokens {
+pub(super) fn sentences(count: i64, salt: i64) -> Tokens {
     let whole = |size: &[i64], from: i64, kinds: f64| (numbers(size, salt as f64) * kinds).to_kind(Kind::Int64) + from;
     let lengths = whole(&[count, 1], 3, 5.0);
     let mask = Tensor::arange(7, (Kind::Int64, Device::Cpu)).lt_tensor(&lengths);
@@ -119,11 +120,11 @@ fn flat(tensors: impl Iterator<Item = Tensor>) -> Tensor {
     Tensor::cat(&tensors.map(|t| t.detach().to_kind(Kind::Double).flatten(0, -1)).collect::<Vec<_>>(), 0)
 }
 
-fn weights<L: Learner>(model: &L) -> Tensor {
+pub(super) fn weights<L: Learner>(model: &L) -> Tensor {
     flat(model.parameters().into_iter().map(|(_, p)| p))
 }
 
-fn gradients<L: Learner>(model: &L) -> Tensor {
+pub(super) fn gradients<L: Learner>(model: &L) -> Tensor {
     flat(model.parameters().into_iter().map(|(_, p)| p.grad()))
 }
 
@@ -134,7 +135,7 @@ fn put<L: Learner>(from: &L, into: &L) {
 }
 
 /// The largest distance, as a share of the largest number.
-fn apart(a: &Tensor, b: &Tensor) -> f64 {
+pub(super) fn apart(a: &Tensor, b: &Tensor) -> f64 {
     ((a - b).abs().max() / b.abs().max()).double_value(&[])
 }
 

@@ -12,6 +12,7 @@ mod loss;
 mod model;
 mod optim;
 mod processes;
+mod ranks;
 mod report;
 mod rows;
 mod search;

@@ -328,6 +328,8 @@ impl Drop for Joined {
             }
         }
         self.over.store(true, Ordering::Relaxed);
+        // Who still waits for this process waits in vain.
+        self.wire.close();
     }
 }
 
