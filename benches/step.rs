@@ -1,4 +1,4 @@
-//! Seconds of a whole training step: what WEINCE costs over InfoNCE, what the precisions save, whether memory stays flat.
+//! Seconds of a whole training step: what WEINCE costs over InfoNCE, what the precisions save, what chunks cost, whether memory stays flat.
 //!
 //!     cargo bench --bench step -- [batch] [size] [rounds] [device]
 //!
@@ -24,6 +24,8 @@ use weince::{Error, Result};
 
 const MODEL: &str = "{encoder: {kind: resnet18, stem: small}}";
 const PROJECTED: i64 = 64;
+/// Samples of a chunk, in the case with chunks.
+const CHUNK: u32 = 64;
 
 /// Name, loss, how the step computes, and whether images lie channels last.
 fn cases(device: Device) -> Vec<(&'static str, &'static str, StepOptions, bool)> {
@@ -34,6 +36,7 @@ fn cases(device: Device) -> Vec<(&'static str, &'static str, StepOptions, bool)>
         ("infonce bf16", "infonce", options(Precision::Bf16), false),
         ("weince bf16", "weince", options(Precision::Bf16), false),
     ];
+    cases.push(("infonce fp32 in chunks", "infonce", StepOptions { chunk: Some(CHUNK), ..Default::default() }, false));
     if device.is_cuda() {
         cases.push(("weince tf32", "weince", StepOptions { tf32: true, ..Default::default() }, false));
         cases.push(("weince fp16", "weince", options(Precision::Fp16), false));
@@ -129,6 +132,7 @@ fn main() -> Result<()> {
                 "losses_alone_over_the_step": 100.0 * (median(&alone["weince"]) - median(&alone["infonce"])) / full,
             },
             "fp32_over_bf16": full / step["infonce bf16"],
+            "chunks_over_whole": {"chunk": CHUNK, "ratio": step["infonce fp32 in chunks"] / full},
             "memory_bytes": {
                 "after_the_second_round": memory.get(1), "after_the_last_round": memory.last(),
                 "peak": device_memory(device)?.map(|(_, peak)| peak),

@@ -106,3 +106,54 @@ fn flat(tensors: &[Tensor]) -> Result<Option<Tensor>> {
     let flat = floats.map(|t| Ok(t.f_flatten(0, -1)?)).collect::<Result<Vec<Tensor>>>()?;
     Ok(if flat.is_empty() { None } else { Some(Tensor::f_cat(&flat, 0)?.f_to_kind(Kind::Double)?) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use tch::Device;
+
+    #[test]
+    fn chunks_are_all_samples_in_their_order() {
+        assert_eq!(ranges(8, 3), [0..3, 3..6, 6..8]);
+        assert_eq!(ranges(6, 3), [0..3, 3..6]);
+        assert_eq!((without_single(257, 64), without_single(8, 7), without_single(8, 1)), (65, 8, 2));
+    }
+
+    #[test]
+    fn the_first_chunk_has_the_steps_seed_and_no_two_the_same() {
+        assert_eq!(seed(-7, 0), -7);
+        // The lower halves, which are all that a CPU's generator looks at.
+        let seeds =
+            (0..1000i64).flat_map(|step| (0..1000).map(move |number| seed(0x1234_5678_9abc ^ step, number) as u32));
+        assert_eq!(seeds.collect::<HashSet<u32>>().len(), 1_000_000);
+    }
+
+    #[test]
+    fn rows_of_chunks_come_back_in_the_order_of_the_batch() {
+        let z = Tensor::arange(30, (Kind::Float, Device::Cpu)).view([15, 2]);
+        let of = ranges(5, 2);
+        let cut: Vec<Tensor> = of.iter().map(|samples| rows(&z, 5, samples).unwrap()).collect();
+        assert_eq!(Vec::<f32>::try_from(cut[2].flatten(0, -1)).unwrap(), [8.0, 9.0, 18.0, 19.0, 28.0, 29.0]);
+        assert!(joined(&cut, &of).unwrap().equal(&z));
+        assert!(rows(&z, 4, &(0..2)).is_err());
+    }
+
+    #[test]
+    fn buffers_are_means_by_samples_counts_are_the_last_and_what_stays_is_not_touched() {
+        let mean = Tensor::from_slice(&[1f32, f32::NEG_INFINITY, 0.1]);
+        let (half, count) = (Tensor::from_slice(&[2.0, 4.0]).to_kind(Kind::Half).view([2, 1]), Tensor::from(5i64));
+        let mut buffers = Buffers::of([&mean, &half, &count].map(Tensor::shallow_clone).into()).unwrap();
+        for (samples, step) in [(3, 1.0), (1, 5.0)] {
+            buffers.rewind().unwrap();
+            let _ = mean.get(0).f_add_scalar_(step).unwrap();
+            let _ = half.shallow_clone().f_add_scalar_(step).unwrap();
+            let _ = count.shallow_clone().f_add_scalar_(2).unwrap();
+            buffers.add(samples).unwrap();
+        }
+        buffers.settle(4).unwrap();
+        assert_eq!(Vec::<f32>::try_from(&mean).unwrap(), [3.0, f32::NEG_INFINITY, 0.1]);
+        assert_eq!(Vec::<f32>::try_from(half.flatten(0, -1).to_kind(Kind::Float)).unwrap(), [4.0, 6.0]);
+        assert_eq!((half.kind(), count.int64_value(&[])), (Kind::Half, 7));
+    }
+}
