@@ -109,7 +109,7 @@ fn main() -> Result<()> {
     let mut memory: Vec<u64> = Vec::new();
     for round in 0..=rounds {
         for (name, stepper) in &mut steppers {
-            let took = seconds(device, || stepper.step(&views, 1e-3, round as i64).map(drop))?;
+            let took = seconds(device, || stepper.step(&views, 1e-3, round).map(drop))?;
             if round > 0 {
                 steps.entry(name).or_default().push(took);
             }
