@@ -70,13 +70,15 @@ ONE_WAY = ("query_to_doc",)
 BOTH_WAYS = ("query_to_doc", "doc_to_query")
 
 
-@pytest.mark.parametrize("pooler, sides, directions", [
-    *((pooler, 1, ONE_WAY) for pooler in POOLERS), ("cls", 2, ONE_WAY), ("avg", 2, BOTH_WAYS), ("avg", 3, ONE_WAY), ("avg", 3, BOTH_WAYS), ("cls", 1, BOTH_WAYS),
+@pytest.mark.parametrize("pooler, sides, directions, chunk", [
+    *((pooler, 1, ONE_WAY, None) for pooler in POOLERS), ("cls", 2, ONE_WAY, None), ("avg", 2, BOTH_WAYS, None), ("avg", 3, ONE_WAY, None),
+    ("avg", 3, BOTH_WAYS, None), ("cls", 1, BOTH_WAYS, None), ("cls", 1, ONE_WAY, 3), ("avg", 3, ONE_WAY, 3), ("avg", 3, BOTH_WAYS, 1),
 ])
-def test_steps_are_those_of_a_plain_loop(pooler, sides, directions, tmp_path):
+def test_steps_are_those_of_a_plain_loop(pooler, sides, directions, chunk, tmp_path):
     config, examples = prepared(tmp_path, pooler, sides)
     run = tmp_path / "run"
-    pretrain(config, "--run-dir", run, "--set", f"train.both_directions={str(directions == BOTH_WAYS).lower()}")
+    both = str(directions == BOTH_WAYS).lower()
+    pretrain(config, "--run-dir", run, "--set", f"train.both_directions={both}", "--set", f"train.chunk={chunk or 'null'}")
     loss_of = MultipleNegativesRankingLoss(None, scale=20.0, directions=directions, partition_mode="per_direction")
     start, end = state(run, 0)["model"], state(run, 6)["model"]
     net = BertModel.from_pretrained(tmp_path / "bert", add_pooling_layer="pooler.dense.weight" in start).train()
