@@ -126,19 +126,20 @@ struct Case<'a, L: Learner> {
     layout: Layout,
     loss: &'a str,
     options: StepOptions,
+    lr: f64,
 }
 
 fn train<L: Learner>(case: &Case<L>, group: &Group) -> Trained {
     let learner = (case.make)(group);
-    let sgd = "{kind: sgd, lr: 0.02, momentum: 0.9}";
-    let optimizer = Optimizer::new(&parse(sgd, "optim", &[]).unwrap(), &learner.parameters()).unwrap();
+    let sgd = format!("{{kind: sgd, lr: {}, momentum: 0.9}}", case.lr);
+    let optimizer = Optimizer::new(&parse(&sgd, "optim", &[]).unwrap(), &learner.parameters()).unwrap();
     let loss = Loss::new(&parse(case.loss, "loss", &[]).unwrap(), case.layout).unwrap();
     let mut stepper = Stepper::new(learner, optimizer, loss, case.options, Device::Cpu).unwrap().among(group);
     let own = share(SAMPLES as usize, group.rank(), group.size());
     let own = own.start as i64..own.end as i64;
     let (mut first, mut scalars) = (None, Vec::new());
     for batch in (case.batches)() {
-        let packed = stepper.step(&L::part(&batch, own.clone()).unwrap(), 0.02, 0).unwrap();
+        let packed = stepper.step(&L::part(&batch, own.clone()).unwrap(), case.lr, 0).unwrap();
         scalars.push(StepScalars::read(&packed).unwrap());
         first = first.or_else(|| Some(gradients(&stepper.model)));
     }
@@ -209,7 +210,7 @@ fn steps_of_a_vision_transformer_are_those_of_one_process() {
     for (number, loss) in LOSSES.into_iter().enumerate() {
         let options = StepOptions { chunk: (number == 0).then_some(1), clip_norm: Some(1.0), ..Default::default() };
         let make = |group: &Group| vision(VIT, Views::Separate, group);
-        let case = Case { make: &make, batches: &views, layout: Layout::TwoView, loss, options };
+        let case = Case { make: &make, batches: &views, layout: Layout::TwoView, loss, options, lr: 0.02 };
         is_one_process(&case, if number == 0 { &[2, 4] } else { &[3] });
     }
 }
@@ -219,7 +220,9 @@ fn steps_of_a_resnet_with_synchronised_batch_norm_are_those_of_one_process() {
     for (views_pass, sizes) in [(Views::Separate, &[2, 3, 4][..]), (Views::Joint, &[3])] {
         let make = |group: &Group| vision(RESNET, views_pass, group);
         let options = StepOptions::default();
-        let case = Case { make: &make, batches: &views, layout: Layout::TwoView, loss: LOSSES[0], options };
+        // The net of eight images at its beginning is chaotic: with steps of 0.02 a rounding is 2e-2 of the weights after 20 of them.
+        let lr = 1e-4;
+        let case = Case { make: &make, batches: &views, layout: Layout::TwoView, loss: LOSSES[0], options, lr };
         is_one_process(&case, sizes);
     }
 }
@@ -240,7 +243,7 @@ fn steps_over_sentences_with_hard_negatives_are_those_of_one_process() {
     };
     for layout in [Layout::OneWay, Layout::BothWays] {
         for loss in [LOSSES[0], "{kind: infonce, temperature: 0.05}"] {
-            let case = Case { make: &make, batches: &batches, layout, loss, options: StepOptions::default() };
+            let case = Case { make: &make, batches: &batches, layout, loss, options: StepOptions::default(), lr: 0.02 };
             is_one_process(&case, &[3]);
         }
     }
@@ -257,7 +260,8 @@ fn half_precision_goes_through_synchronised_batch_norm() {
     };
     let batches = || (0..2).map(images).collect();
     let options = StepOptions { precision: Precision::Bf16, ..Default::default() };
-    let case = Case { make: &make, batches: &batches, layout: Layout::TwoView, loss: "{kind: infonce}", options };
+    let case =
+        Case { make: &make, batches: &batches, layout: Layout::TwoView, loss: "{kind: infonce}", options, lr: 0.02 };
     let alone = train(&case, &Group::alone());
     for found in together(2, |group| train(&case, &group)) {
         let off = (&found.first_gradients - &alone.first_gradients).norm() / alone.first_gradients.norm();

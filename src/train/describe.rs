@@ -64,9 +64,9 @@ impl<T: Task> Plan<T> {
         // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
         // and the rows in float64.
         let at_once = self.stepper.loss.anchors_at_once(anchors, candidates);
-        // In tiles they are float64 at first, and the gradients of all rows wait beside them.
-        let rows = if at_once < anchors { 8 * at_once * candidates } else { 0 };
-        let loss = at_once * candidates * 2 * 4 + rows;
+        // A tile is most of what tiles take: its pieces are small, and its tails are not kept.
+        let matrices = if at_once < anchors { 1 } else { 2 };
+        let loss = at_once * candidates * matrices * 4;
         let chunk = self.chunk();
         // A chunk's pass has the gradients of those before it beside it.
         let passes = self.pass_bytes()?.map(|b| if chunk.is_some() { b + gradients } else { b.max(gradients) });
