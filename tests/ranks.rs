@@ -33,10 +33,18 @@ fn place(rank: usize, size: usize, port: u16) -> Place {
 
 /// What each of so many ranks makes of its group.
 fn together<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    within(Duration::from_secs(60), size, work)
+}
+
+/// The same for ranks that wait for one another so long.
+fn within<T: Send>(timeout: Duration, size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     std::thread::scope(|scope| {
         let work = &work;
-        let start = |rank| scope.spawn(move || work(Group::join(&place(rank, size, port), Device::Cpu).unwrap()));
+        let start = |rank| {
+            let place = Place { timeout, ..place(rank, size, port) };
+            scope.spawn(move || work(Group::join(&place, Device::Cpu).unwrap()))
+        };
         let ranks: Vec<_> = (0..size).map(start).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
@@ -295,6 +303,18 @@ fn a_rank_that_fails_is_quoted_and_one_that_vanishes_is_named() {
         assert_eq!(said[rank], "rank 2 no longer answers");
     }
     assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_rank_that_is_busy_for_longer_than_the_timeout_is_named() {
+    let said = within(Duration::from_secs(3), 2, |group| {
+        if group.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(10));
+        }
+        group.any(false).unwrap_err().to_string()
+    });
+    assert_eq!(said[0], "rank 1 is busy with something else for longer than the timeout of 3 s");
+    assert!(said[1].starts_with("rank 0"), "{}", said[1]);
 }
 
 #[test]

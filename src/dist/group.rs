@@ -266,7 +266,9 @@ impl Joined {
     /// What became of the others.
     fn who_is_gone(&self, cause: &Error) -> String {
         let (keys, place) = (self.keys.clone(), self.place.clone());
+        let timeout = seconds(place.timeout);
         let found = within(ANSWER, move || {
+            keys.set(&format!("waited/{}", place.rank), "")?;
             let others: Vec<usize> = (0..place.size).filter(|rank| *rank != place.rank).collect();
             let pulse = |rank: &usize| keys.add(&format!("pulse/{rank}"), 0);
             let before = others.iter().map(pulse).collect::<Result<Vec<i64>>>()?;
@@ -289,7 +291,20 @@ impl Joined {
             }
             let now = others.iter().map(pulse).collect::<Result<Vec<i64>>>()?;
             let still = others.iter().zip(before.iter().zip(&now)).filter(|(_, (before, now))| before == now);
-            Ok(still.map(|(rank, _)| format!("rank {rank} no longer answers")).collect())
+            let gone: Vec<String> = still.map(|(rank, _)| format!("rank {rank} no longer answers")).collect();
+            if !gone.is_empty() {
+                return Ok(gone);
+            }
+            // Whoever waited for others, too, has noticed by now.
+            let mut busy = Vec::new();
+            for rank in others {
+                if !keys.has(&format!("waited/{rank}"))? {
+                    busy.push(format!(
+                        "rank {rank} is busy with something else for longer than the timeout of {timeout}"
+                    ));
+                }
+            }
+            Ok(busy)
         });
         let at = format!("{}:{}", self.place.host, self.place.port);
         match found {
