@@ -1,36 +1,38 @@
-//! Time and memory of a loss, forward and backward: `cargo bench --bench loss`, or `scripts/bench/loss.sh` beside its peers.
+//! Time and memory of a loss, forward and backward, for `scripts/bench/loss.py`, which takes turns with its peers.
 //!
-//! Prints one JSON object a line: kind, n, processor milliseconds (median and least of the repeats), extra peak memory in MiB. The
-//! memory is measured in a fresh process each, between the end of a tiny warm-up batch and the end of two real ones.
+//! loss time KIND N      (each line of the input asks for a few batches, each line of the output is the seconds that one took)
+//! loss memory KIND N    (extra peak memory in MiB, between the end of a tiny warm-up batch and the end of two real ones)
+//! loss value KIND N     (the loss of the first batch that a seed gives)
 
-use std::process::Command;
+use std::io::BufRead;
+use std::time::Instant;
 use tch::{Device, Kind, Tensor};
 use weince::config::loss::LossConfig;
 use weince::loss::{Layout, Loss};
+use weince::{Error, Result};
 
 const DIMENSIONS: i64 = 128;
-const SIZES: [i64; 3] = [256, 512, 1024];
 
 const FULL: &str = "{kind: reference, policy: tlambda_select, auto_weib_beta: true, use_weib_topm: true, weib_lambda: 0.5, \
                     weib_top_m: 50, use_pl_topm: true, pl_lambda: 0.5, pl_top_m: 50, anchor_r2_min: 0.2}";
-const KINDS: [(&str, &str); 3] =
-    [("infonce", "{kind: infonce}"), ("weince", "{kind: weince}"), ("reference_full", FULL)];
+const KINDS: [(&str, &str); 5] = [
+    ("infonce", "{kind: infonce}"),
+    ("infonce_tiled", "{kind: infonce, tile: 256}"),
+    ("weince", "{kind: weince}"),
+    ("weince_tiled", "{kind: weince, tile: 256}"),
+    ("reference_full", FULL),
+];
 
-fn step(loss: &mut Loss, n: i64) -> f64 {
-    let leaf = || Tensor::randn([n, DIMENSIONS], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-    let (z_i, z_j) = (leaf(), leaf());
-    let start = processor_ms();
-    let output = loss.forward(&z_i, &z_j).expect("a batch of the benchmark");
-    output.loss.backward();
-    let end = processor_ms();
+/// Seconds and loss of a batch.
+fn step(loss: &mut Loss, n: i64) -> Result<(f64, f64)> {
+    let leaf = || Ok::<_, Error>(Tensor::f_randn([n, DIMENSIONS], (Kind::Float, Device::Cpu))?.set_requires_grad(true));
+    let (z_i, z_j) = (leaf()?, leaf()?);
+    let start = Instant::now();
+    let output = loss.forward(&z_i, &z_j)?;
+    output.loss.f_backward()?;
+    let seconds = start.elapsed().as_secs_f64();
     assert!(z_i.grad().defined());
-    end - start
-}
-
-/// Time that this thread had on a processor, in milliseconds: other programs' turns don't count.
-fn processor_ms() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
-    text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds") / 1e6
+    Ok((seconds, output.loss.f_double_value(&[])?))
 }
 
 /// Peak resident memory so far, in MiB.
@@ -40,56 +42,38 @@ fn peak() -> f64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).expect("a number") / 1024.0
 }
 
-fn main() {
-    tch::set_num_threads(1);
-    tch::manual_seed(1);
+fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    let yaml = |kind: &str| KINDS.iter().find(|(name, _)| *name == kind).expect("a kind of the benchmark").1;
-    let new = |kind: &str| {
-        let config: LossConfig =
-            weince::config::parse(yaml(kind), kind, &[]).expect("a configuration of the benchmark");
-        Loss::new(&config, Layout::TwoView).expect("a configuration of the benchmark")
+    let [what, kind, n] = &arguments[..] else {
+        eprintln!("run by scripts/bench/loss.py: loss time|memory|value KIND N");
+        return Ok(());
     };
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments.as_slice() {
-        ["memory", kind, n] => {
-            let mut loss = new(kind);
-            step(&mut loss, 8);
-            let before = peak();
-            step(&mut loss, n.parse().expect("N"));
-            step(&mut loss, n.parse().expect("N"));
-            println!("{}", peak() - before);
-        }
-        // One measurement, for callers that take turns with their peers.
-        ["time", kind, n, repeats] => {
-            let n = n.parse().expect("N");
-            let mut loss = new(kind);
-            step(&mut loss, n);
-            // The processor's time is known to a few milliseconds: small batches are timed in groups.
+    let yaml = KINDS.iter().find(|(name, _)| name == kind).expect("a kind of the benchmark").1;
+    let mut loss = Loss::new(&weince::config::parse::<LossConfig>(yaml, kind, &[])?, Layout::TwoView)?;
+    let n: i64 = n.parse().expect("N");
+    tch::manual_seed(1);
+    match what.as_str() {
+        "time" => {
+            // Small batches are timed in groups.
             let group = (2048 / n).max(1);
-            let mean = |loss: &mut Loss| (0..group).map(|_| step(loss, n)).sum::<f64>() / group as f64;
-            let mut times: Vec<f64> = (0..repeats.parse().expect("repeats")).map(|_| mean(&mut loss)).collect();
-            times.sort_by(f64::total_cmp);
-            let memory = Command::new(std::env::current_exe().expect("this program"))
-                .args(["memory", kind, &n.to_string()])
-                .output()
-                .expect("this program again");
-            let extra: f64 = String::from_utf8_lossy(&memory.stdout).trim().parse().expect("MiB");
-            println!(
-                "{{\"kind\": \"{kind}\", \"n\": {n}, \"median_ms\": {:.3}, \"least_ms\": {:.3}, \"extra_mib\": {extra:.1}}}",
-                times[times.len() / 2],
-                times[0]
-            );
-        }
-        _ => {
-            for (kind, _) in KINDS {
-                for n in SIZES {
-                    let status = Command::new(std::env::current_exe().expect("this program"))
-                        .args(["time", kind, &n.to_string(), "15"])
-                        .status();
-                    assert!(status.expect("this program again").success());
+            for line in std::io::stdin().lock().lines() {
+                line.expect("a line of text");
+                let mut seconds = 0.0;
+                for _ in 0..group {
+                    seconds += step(&mut loss, n)?.0;
                 }
+                println!("{}", seconds / group as f64);
             }
         }
+        "memory" => {
+            step(&mut loss, 8)?;
+            let before = peak();
+            step(&mut loss, n)?;
+            step(&mut loss, n)?;
+            println!("{}", peak() - before);
+        }
+        "value" => println!("{}", step(&mut loss, n)?.1),
+        other => panic!("expected time, memory or value, found {other}"),
     }
+    Ok(())
 }
