@@ -23,9 +23,9 @@ QUICK = ROOT / "target/bench-quick"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
-def arguments(about: str, peer: str, words: int | str, quick: dict, **own) -> argparse.Namespace:
+def arguments(about: str, peer: str | None, words: int | str, quick: dict, **own) -> argparse.Namespace:
     """The command line of a comparison: `--quick`, `--out`, `--peer-only`, its own options with their defaults (`quick` has those of a smoke
-    run), and `--peer` with so many words, by which a script starts itself as the peer. A default that is a tuple takes a list."""
+    run), and `--peer` with so many words, by which a script starts itself as the peer, where there is one. A default that is a tuple takes a list."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in own.items():
         many = isinstance(default, tuple)
@@ -34,8 +34,9 @@ def arguments(about: str, peer: str, words: int | str, quick: dict, **own) -> ar
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, nargs="+" if many else None, help=text)
     parser.add_argument("--quick", action="store_true", help="a smoke run: tiny sizes, no figures; into target/bench-quick unless --out is given")
     parser.add_argument("--out", type=Path, help="folder of the result (docs/benchmarks)")
-    parser.add_argument("--peer-only", action="store_true", help=f"measure {peer} alone; leaves no result")
-    parser.add_argument("--peer", nargs=words, help=argparse.SUPPRESS)
+    if peer:
+        parser.add_argument("--peer-only", action="store_true", help=f"measure {peer} alone; leaves no result")
+        parser.add_argument("--peer", nargs=words, help=argparse.SUPPRESS)
     args = parser.parse_args()
     for name, default in (own | (quick if args.quick else {})).items():
         if getattr(args, name) is None:
@@ -331,7 +332,7 @@ def markdown(result: dict) -> str:
     if result["quick"]:
         lines += ["**A smoke run with tiny sizes: no figures.**", ""]
     if result["measurements"]:
-        lines += [cells("case", "side", "median", "least to most", "n", "ours is"), "|:---|:---|---:|---:|---:|---:|"]
+        lines += [cells("case", "side", "median", "least to most", "n", "the first is"), "|:---|:---|---:|---:|---:|---:|"]
     for row in result["measurements"]:
         ratios = next(v for k, v in row.items() if k.endswith("_is_times_as_good"))
         for side, s in row["summary"].items():
@@ -339,7 +340,7 @@ def markdown(result: dict) -> str:
             between = f"{figure(s['least'], row['unit'])} to {figure(s['most'], row['unit'])}"
             lines.append(cells(row["case"], side, figure(s["median"], row["unit"]), between, s["n"], word))
     if result["measurements"]:
-        lines += ["", "\"Ours is\" says how many times as good the median of the first side is: as fast, or as small."]
+        lines += ["", "The last column: how many times as good the first side's median is, as fast or as small."]
     if result["targets"]:
         lines += ["", "## Targets", "", cells("what", "target", "measured", "met"), "|:---|---:|---:|:---|"]
     for t in result["targets"]:

@@ -15,7 +15,7 @@ LIMIT = 0.67
 
 
 def main() -> None:
-    args = paired.arguments(__doc__, "nothing", 0, quick={"batches": (4,), "turns": 1}, batches=(64, 128, 256, 512, 1024), turns=5)
+    args = paired.arguments(__doc__, None, 0, quick={"batches": (4,), "turns": 1}, batches=(64, 128, 256, 512, 1024), turns=5)
     bench, threads = paired.bench_binary("step"), len(paired.cores())
     record = paired.Comparison(
         "share",
