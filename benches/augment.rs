@@ -1,4 +1,4 @@
-//! Views a second of one thread, to be compared with torchvision's by `scripts/bench/augment.sh`.
+//! Views a second of one thread, to be compared with torchvision's by `scripts/bench/augment.py`.
 //!
 //! Arguments: the edge of the images (views have the same) and the number of views; prints one JSON object a size.
 

@@ -1,4 +1,4 @@
-//! Seconds of a forward and backward pass of an encoder, for `scripts/bench/vit.py`, which takes turns with timm: each line of the
+//! Seconds of a forward and backward pass of an encoder, for `scripts/bench/encoder.py`, which takes turns with timm: each line of the
 //! input asks for one pass, each line of the output is the seconds it took.
 //!
 //! encoder ENCODER_YAML BATCH SIZE
@@ -13,7 +13,7 @@ use weince::torch::clear_gradients;
 fn main() -> weince::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let [config, batch, size] = &args[..] else {
-        eprintln!("run by scripts/bench/vit.py: encoder ENCODER_YAML BATCH SIZE");
+        eprintln!("run by scripts/bench/encoder.py: encoder ENCODER_YAML BATCH SIZE");
         return Ok(());
     };
     let number = |text: &str| text.parse::<i64>().expect("a whole number");
