@@ -1,43 +1,27 @@
 #!/usr/bin/env python3
 """Writing and reading a checkpoint of ResNet-50 with Adam's state: ours against torch.save and torch.load, in turns, on one disk.
 
-    .venv/bin/python scripts/bench/checkpoint.py [--rounds 9] [--folder DIR]
+    .venv/bin/python scripts/bench/checkpoint.py [--turns 9] [--folder DIR] [--peer-only] [--quick]
 
-Ours is on the disk when it returns (fsync) and its checksums are verified when it is read. PyTorch's is timed as it is and with
-an fsync after it. Every file is new: a run's checkpoints have new names, and to replace a file costs more. Prints seconds (least and median of the rounds) and the ratios; --json for one object.
+Ours is on the disk when it returns (fsync) and its checksums are verified when it is read. PyTorch's is timed as it is and with an fsync after it.
+Every file is new: a run's checkpoints have new names, and to replace a file costs more. --folder is on the disk to measure.
 """
 
-import argparse
-import json
+import contextlib
 import os
-import statistics
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-import torch
-import torchvision
-from torch import nn
-
 import paired
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary folder unless given")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-
-    ours = subprocess.Popen([paired.bench_binary("checkpoint")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(what: str, file: Path) -> float:
-        if what == "save":
-            file.unlink(missing_ok=True)
-        ours.stdin.write(f"{what} {file}\n")
-        ours.stdin.flush()
-        return float(ours.stdout.readline())
+def peer(sync: str) -> None:
+    """Answers lines as benches/checkpoint.rs does."""
+    import torch
+    import torchvision
+    from torch import nn
 
     encoder = torchvision.models.resnet50()
     encoder.fc = nn.Identity()
@@ -46,58 +30,58 @@ def main() -> None:
     for p in [*encoder.parameters(), *projector.parameters()]:
         p.grad = torch.ones_like(p)
     optimizer.step()
-    state = {"model": encoder.state_dict(), "projector": projector.state_dict(), "optimizer": optimizer.state_dict()}
-
-    def save(file: Path, sync: bool) -> float:
-        file.unlink(missing_ok=True)
+    for line in sys.stdin:
+        what, file = line.rstrip("\n").split(" ", 1)
         start = time.perf_counter()
-        with open(file, "wb") as f:
-            torch.save(state, f)
-            if sync:
-                f.flush()
-                os.fsync(f.fileno())
-        return time.perf_counter() - start
+        if what == "save":
+            state = {"model": encoder.state_dict(), "projector": projector.state_dict(), "optimizer": optimizer.state_dict()}
+            with open(file, "wb") as f:
+                torch.save(state, f)
+                if sync == "fsync":
+                    f.flush()
+                    os.fsync(f.fileno())
+        else:
+            torch.load(file, weights_only=True)
+        print(time.perf_counter() - start, flush=True)
 
-    def load(file: Path) -> float:
-        start = time.perf_counter()
-        torch.load(file, weights_only=True)
-        return time.perf_counter() - start
 
-    times = {name: [] for name in ("ours save", "torch.save", "torch.save and fsync", "ours load", "torch.load")}
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        a, b = Path(folder) / "ours.pt", Path(folder) / "torch.pt"
-        for i in range(args.rounds + 1):
-            row = {
-                "ours save": ask("save", a),
-                "torch.save": save(b, False),
-                "torch.save and fsync": save(b, True),
-                "ours load": ask("load", a),
-                "torch.load": load(b),
-            }
-            if i > 0:
-                for name, seconds in row.items():
-                    times[name].append(seconds)
-        sizes = (a.stat().st_size, b.stat().st_size)
+def main() -> None:
+    args = paired.arguments(__doc__, "PyTorch", 1, quick={"turns": 1}, turns=9, folder="")
+    if args.peer:
+        return peer(*args.peer)
+
+    commands = {} if args.peer_only else {"ours": [paired.bench_binary("checkpoint")]}
+    commands |= {name: [sys.executable, __file__, "--peer", name.split()[-1]] for name in ("torch, fsync", "torch, plain")}
+    record = paired.Comparison(
+        "checkpoint",
+        "A checkpoint of ResNet-50 with Adam's state",
+        """Written as a new file and read again. Ours is on the disk when it returns, and its checksums are verified when it is read; PyTorch's `torch.save` as it is, and with an fsync after
+        it, and `torch.load(weights_only=True)`. Files are in the system's memory when they are read.""",
+        args,
+        ("torchvision",),
+    )
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.folder or None)))
+        served = {name: stack.enter_context(paired.Served(command, len(paired.cores()))) for name, command in commands.items()}
+        times = {what: {name: [] for name in served} for what in ("save", "load")}
+        for turn in range(args.turns + 1):
+            for name, program in served.items():
+                file = folder / f"{name.replace(', ', '-')}.pt"
+                file.unlink(missing_ok=True)
+                for what in times:
+                    seconds = program.ask(f"{what} {file}")
+                    if turn:
+                        times[what][name].append(seconds)
+        sizes = {file.stem: file.stat().st_size for file in folder.glob("*.pt")}
         # Each reads what the other wrote.
-        ask("load", b)
-        torch.load(a, weights_only=True)
-    ours.stdin.close()
-    ours.wait()
-    least = {name: min(values) for name, values in times.items()}
-    median = {name: statistics.median(values) for name, values in times.items()}
-    ratios = {
-        "save / (torch.save and fsync)": ("ours save", "torch.save and fsync"),
-        "save / torch.save": ("ours save", "torch.save"),
-        "load / torch.load": ("ours load", "torch.load"),
-    }
-    if args.json:
-        print(json.dumps({"bytes": sizes, "seconds": times, "torch": torch.__version__}))
-        return
-    print(f"{sizes[0] / 1e6:.0f} MB (ours), {sizes[1] / 1e6:.0f} MB (torch)")
-    for name in times:
-        print(f"{name:32} least {least[name]:.3f} s  median {median[name]:.3f} s")
-    for name, (x, y) in ratios.items():
-        print(f"{name:32} least {least[x] / least[y]:.2f}     median {median[x] / median[y]:.2f}")
+        if not args.peer_only:
+            served["ours"].ask(f"load {folder / 'torch-plain.pt'}")
+            served["torch, plain"].ask(f"load {folder / 'ours.pt'}")
+    record.add("write", times["save"], headline={"torch, fsync": "torch.save and fsync"})
+    record.add("read", {name: times["load"][name] for name in times["load"] if name != "torch, fsync"}, headline={"torch, plain": "torch.load"})
+    record.note("Bytes of the files: " + ", ".join(f"{name} {size:,}" for name, size in sorted(sizes.items())) + ".")
+    if not args.peer_only:
+        record.finish()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Exact nearest neighbours, ours against faiss-cpu's IndexFlatIP: 10,000 queries in a bank of 50,000 x 512, k = 200, in turns.
+"""Exact nearest neighbours, ours against faiss-cpu's IndexFlatIP and scikit-learn's NearestNeighbors: 10,000 queries in a bank of 50,000 x 512, k = 200.
 
-    .venv/bin/python scripts/bench/knn.py [--turns 3] [--bank 50000] [--queries 10000] [--k 200] [--peer-only]
+    .venv/bin/python scripts/bench/knn.py [--turns 3] [--bank 50000] [--queries 10000] [--k 200] [--peer-only] [--quick]
 
 Features are random classes with duplicates, of norm 1, float32. The time is that of the search alone, once with one thread and once
-with all. Prints seconds of every round (least and median) and ours / faiss, and compares the neighbours: the share of queries
-with the same list, and where lists differ, how much the similarities of equal rank do, computed again in float64. Installs
-faiss-cpu into the environment where it is missing.
+with all, in turns. Compares the neighbours with faiss's: the share of queries with the same list, and where lists differ, how much
+the similarities of equal rank do, computed again in float64. Installs faiss-cpu into the environment where it is missing.
 
-Both programs are called as `knn BANK.safetensors QUERIES.safetensors K OUT.safetensors`: `features` [n, d] float32 of norm 1 in; `indices`
+Programs are called as `knn BANK.safetensors QUERIES.safetensors K OUT.safetensors`: `features` [n, d] float32 of norm 1 in; `indices`
 [queries, k] int64 and `similarities` [queries, k] float32 out, nearest first; the last line printed is {"seconds": [...]}, one
 number a round.
 """
@@ -31,21 +30,31 @@ CLASSES = 100
 TOLERANCE = 1e-6
 
 
-def peer(bank: str, queries: str, k: str, out: str) -> None:
-    import os
-
-    import faiss
-
-    faiss.omp_set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+def peer(name: str, bank: str, queries: str, k: str, out: str) -> None:
     bank, queries, k = load_file(bank)["features"], load_file(queries)["features"], int(k)
-    index = faiss.IndexFlatIP(bank.shape[1])
-    index.add(bank)
+    if name == "faiss":
+        import faiss
+
+        faiss.omp_set_num_threads(int(paired.os.environ["OMP_NUM_THREADS"]))
+        index = faiss.IndexFlatIP(bank.shape[1])
+        index.add(bank)
+        search = lambda: index.search(queries, k)
+    else:
+        from sklearn.neighbors import NearestNeighbors
+
+        # On rows of norm 1, the nearest by distance are those of the largest products; this is its fast path.
+        index = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(bank)
+
+        def search():
+            distances, indices = index.kneighbors(queries)
+            return (1 - distances**2 / 2).astype(np.float32), indices
+
     seconds = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        similarities, indices = index.search(queries, k)
+        similarities, indices = search()
         seconds.append(time.perf_counter() - start)
-    save_file({"indices": indices, "similarities": similarities}, out)
+    save_file({"indices": np.ascontiguousarray(indices), "similarities": np.ascontiguousarray(similarities)}, out)
     print(json.dumps({"seconds": seconds}))
 
 
@@ -79,7 +88,8 @@ def compare(bank: np.ndarray, queries: np.ndarray, ours: dict, theirs: dict) -> 
 
 
 def main() -> None:
-    args = paired.arguments(__doc__, "faiss", 4, turns=3, bank=50_000, queries=10_000, k=200)
+    quick = {"turns": 1, "bank": 2000, "queries": 200, "k": 20}
+    args = paired.arguments(__doc__, "the Python libraries", 5, quick=quick, turns=3, bank=50_000, queries=10_000, k=200)
     if args.peer:
         return peer(*args.peer)
 
@@ -87,9 +97,16 @@ def main() -> None:
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(CLASSES, 512))
     bank, queries = (features(count, 512, centres, generator) for count in (args.bank, args.queries))
-    programs = paired.programs(args, "knn", "faiss", __file__)
-    print(f"{paired.processor()}; {paired.versions('faiss-cpu', 'numpy')}")
-    print(f"{args.queries} queries in {args.bank} x 512, k = {args.k}; {args.turns} turns of {ROUNDS} rounds or what the program makes")
+    programs = {} if args.peer_only else {"ours": [paired.bench_binary("knn")]}
+    programs |= {name: [sys.executable, __file__, "--peer", name] for name in ("faiss", "scikit-learn")}
+    record = paired.Comparison(
+        "knn",
+        "Exact nearest neighbours",
+        f"""{args.queries:,} queries in {args.bank:,} x 512, k = {args.k}, cosine: random classes with duplicates, float32 of norm 1. Ours against faiss-cpu's IndexFlatIP and
+        scikit-learn's NearestNeighbors (brute force); the time is that of the search alone, {ROUNDS} rounds a turn.""",
+        args,
+        ("faiss-cpu", "scikit-learn", "numpy"),
+    )
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("bank.safetensors", "queries.safetensors")]
         for file, rows in zip(files, (bank, queries)):
@@ -100,12 +117,13 @@ def main() -> None:
                 for name, program in programs.items():
                     out = Path(folder) / f"{name}.safetensors"
                     seconds[name] += paired.measure([*program, *files, args.k, out], threads)["seconds"]
-            print(f"threads {threads}")
-            for name in programs:
-                print(f"  {name:6} {paired.spread(seconds[name])}")
+            top = threads == len(paired.cores())
+            record.add(f"{threads} threads", seconds, headline={"faiss": "faiss", "scikit-learn": "scikit-learn"} if top else None)
             if not args.peer_only:
-                print(f"  ours / faiss: {paired.ratio(seconds['ours'], seconds['faiss'])}")
-                print(f"  {compare(bank, queries, *(load_file(Path(folder) / f'{name}.safetensors') for name in ('ours', 'faiss')))}")
+                ours, faiss = (load_file(Path(folder) / f"{name}.safetensors") for name in ("ours", "faiss"))
+                record.note(f"{threads} threads, ours and faiss: {compare(bank, queries, ours, faiss)}.")
+    if not args.peer_only:
+        record.finish()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Two SimCLR views of JPEG photographs, our loader against torchvision's ImageFolder and DataLoader, in turns.
 
-    .venv/bin/python scripts/bench/loader.py [--turns 3] [--seconds 15] [--images 512] [--peer-only]
+    .venv/bin/python scripts/bench/loader.py [--turns 5] [--seconds 15] [--images 512] [--peer-only] [--quick]
 
 Makes photographs of 500 x 375 pixels (smooth fields, shapes with edges, noise; quality 90) in a temporary folder of 8 classes. Both
 give views of 224 pixels: RandomResizedCrop, flip, ColorJitter(0.8, 0.8, 0.8, 0.2) with p 0.8, grey with p 0.2, Gaussian blur with p 0.5,
 kernel 23 and a standard deviation from 0.1 to 2, in batches of 32. torchvision works on PIL images with persistent workers, as many
-as our loader has threads. Prints images (pairs of views) a second, with one thread and with all, and the ratio.
+as our loader has threads. Prints images (pairs of views) a second, with one thread and with all.
 
 Our program is called as `loader FOLDER THREADS SECONDS`: it begins to count once the first batches came, and the last line printed is
 {"images_per_second": ...}.
@@ -91,26 +91,31 @@ def make(folder: Path, images: int) -> float:
 
 
 def main() -> None:
-    args = paired.arguments(__doc__, "torchvision", 3, turns=3, seconds=15.0, images=512)
+    quick = {"turns": 1, "seconds": 0.5, "images": 64}
+    args = paired.arguments(__doc__, "torchvision", 3, quick=quick, turns=5, seconds=15.0, images=512)
     if args.peer:
         return peer(*args.peer)
 
     programs = paired.programs(args, "loader", "torchvision", __file__)
-    print(f"{paired.processor()}; {paired.versions('torch', 'torchvision', 'pillow')}")
     with tempfile.TemporaryDirectory() as folder:
         size = make(Path(folder), args.images)
-        print(f"{args.images} JPEGs of {WIDTH} x {HEIGHT}, {size / 1e3:.0f} kB each; two views of {VIEW}; {args.turns} turns of {args.seconds:g} s")
+        record = paired.Comparison(
+            "loader",
+            "The loader: JPEG files to pairs of views",
+            f"""{args.images} JPEGs of {WIDTH} x {HEIGHT}, {size / 1e3:.0f} kB each, to two views of {VIEW}: RandomResizedCrop, flip, ColorJitter, grey, Gaussian blur (kernel 23, p 0.5), in
+            batches of {BATCH}; our loader's threads against torchvision's ImageFolder in a DataLoader with as many persistent workers, for {args.seconds:g} s a turn. An image counts once.""",
+            args,
+            ("torchvision", "pillow"),
+        )
         for threads in paired.thread_counts():
             rates = {name: [] for name in programs}
             for _ in range(args.turns):
                 for name, program in programs.items():
                     rates[name].append(paired.measure([*program, folder, threads, args.seconds], threads)["images_per_second"])
-            print(f"threads {threads}")
-            for name, values in rates.items():
-                print(f"  {name:12} median {statistics.median(values):8.1f} images/s  most {max(values):8.1f}")
-            if not args.peer_only:
-                each = [ours / theirs for ours, theirs in zip(rates["ours"], rates["torchvision"])]
-                print(f"  ours / torchvision: median of the turns {statistics.median(each):.2f}  least {min(each):.2f}")
+            top = threads == len(paired.cores())
+            record.add(f"{threads} threads", rates, "images/s", more_is_better=True, headline={"torchvision": "torchvision"} if top else None)
+    if not args.peer_only:
+        record.finish()
 
 
 if __name__ == "__main__":
