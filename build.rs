@@ -33,7 +33,7 @@ fn main() {
         .include(include.join("torch/csrc/api/include"))
         .include("cpp/include");
     if lib.join("libtorch_cuda.so").exists() {
-        add_nccl(&mut bridge, &root);
+        add_nccl(&mut bridge, root);
     }
     bridge
         .file("cpp/bridge.cpp")

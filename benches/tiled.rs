@@ -24,7 +24,7 @@ fn leaf(n: i64) -> Tensor {
 
 /// Tiles whatever N is, of about as many entries as they have by themselves.
 fn loss(kind: &str, n: i64) -> Loss {
-    let tile = ((1i64 << 26) / (2 * n)).clamp(1, 2 * n - 1);
+    let tile = ((1i64 << 25) / (2 * n)).clamp(1, 2 * n - 1);
     let config: LossConfig =
         weince::config::parse(&format!("{{kind: {kind}, tile: {tile}}}"), kind, &[]).expect("a configuration");
     Loss::new(&config, Layout::TwoView).expect("a loss")

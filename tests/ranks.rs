@@ -13,7 +13,7 @@ use weince::config::vision::Views;
 use weince::data::text::Tokens;
 use weince::dist::{Gradients, Group, Place, share};
 use weince::loss::{Layout, Loss};
-use weince::model::Model;
+use weince::model::{Encoder, Model, Torchscript};
 use weince::optim::Optimizer;
 use weince::train::{Learner, StepOptions, StepScalars, Stepper, TextModel, VisionModel};
 
@@ -314,7 +314,15 @@ fn a_rank_that_is_busy_for_longer_than_the_timeout_is_named() {
         group.any(false).unwrap_err().to_string()
     });
     assert_eq!(said[0], "rank 1 is busy with something else for longer than the timeout of 3 s");
-    assert!(said[1].starts_with("rank 0"), "{}", said[1]);
+    assert_eq!(said[1], "rank 0 gave up waiting for others");
+}
+
+#[test]
+fn a_script_with_batch_normalisation_is_not_synchronised() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/script/net.pt");
+    let error = Torchscript::load(&path, 8).unwrap().synchronise(&Group::alone()).unwrap_err();
+    let said = error.to_string();
+    assert!(error.exit_code() == 2 && said.contains("train.sync_batch_norm") && said.contains("with false"), "{said}");
 }
 
 #[test]

@@ -296,20 +296,21 @@ impl Joined {
                 return Ok(gone);
             }
             // Whoever waited for others, too, has noticed by now.
-            let mut busy = Vec::new();
+            let (mut busy, mut waited) = (Vec::new(), Vec::new());
             for rank in others {
-                if !keys.has(&format!("waited/{rank}"))? {
+                if keys.has(&format!("waited/{rank}"))? {
+                    waited.push(format!("rank {rank} gave up waiting for others"));
+                } else {
                     busy.push(format!(
                         "rank {rank} is busy with something else for longer than the timeout of {timeout}"
                     ));
                 }
             }
-            Ok(busy)
+            Ok(if busy.is_empty() { waited } else { busy })
         });
         let at = format!("{}:{}", self.place.host, self.place.port);
         match found {
-            Some(Ok(found)) if !found.is_empty() => found.join("; "),
-            Some(Ok(_)) => format!("the connection of the processes broke, although all of them still answer: {cause}"),
+            Some(Ok(found)) => found.join("; "),
             _ if self.place.agent_store => {
                 format!("torchrun, which serves the run's store at {at}, no longer answers: {cause}")
             }

@@ -7,8 +7,9 @@
 use super::Layout;
 use crate::dist::Group;
 use crate::error::{Error, Result};
-use crate::torch::smallest;
+use crate::torch::{smallest, workers};
 use std::ops::Range;
+use std::sync::mpsc::sync_channel;
 use tch::{Device, Kind, Tensor};
 
 /// A row with a norm below this counts as zero.
@@ -28,8 +29,8 @@ const PRODUCT_BLOCK: i64 = 1 << 19;
 /// configuration gives the same numbers on every machine.
 const WHOLE: i64 = 1 << 29;
 
-/// Entries of a tile where their number is not given: 256 MiB of float32.
-const TILE: i64 = 1 << 26;
+/// Entries of a tile where their number is not given: 128 MiB of float32, for each worker.
+const TILE: i64 = 1 << 25;
 
 /// Columns of a piece of a product whose kind is not that of the shortfalls: of [`PRODUCT_BLOCK`] entries, it stays in a processor's
 /// cache until it is converted.
@@ -458,25 +459,83 @@ impl Pairs {
         matches!(&self.tiles, Tiles::Kept(tiles) if tiles.len() == 1 && tiles[0].delta.size()[0] == self.shape.anchors)
     }
 
-    /// Gives all tiles of this process's anchors, one after the other, in the order of the anchors.
-    pub fn each_tile(&self, mut take: impl FnMut(&Tile) -> Result<()>) -> Result<()> {
-        match &self.tiles {
-            Tiles::Kept(tiles) => tiles.iter().try_for_each(take),
-            Tiles::Made(parts) => {
-                let mut room = Room::default();
-                parts.iter().try_for_each(|part| {
-                    let blocks = part.pieces(&self.shape, BLOCK);
-                    take(&self.tile(part.rows.clone(), std::slice::from_ref(part), blocks, &mut room)?)
-                })
+    /// Hands `take` what there is made of each tile of this process's anchors, in their order. `make` gives the maker of each worker: tiles that
+    /// are made when they are asked for are shared among as many workers as LibTorch has threads, each of which computes alone.
+    pub fn each_tile<X, F>(&self, make: impl Fn() -> F, mut take: impl FnMut(X) -> Result<()>) -> Result<()>
+    where
+        X: Send,
+        F: FnMut(&Pairs, &Tile) -> Result<X> + Send,
+    {
+        let parts = match &self.tiles {
+            Tiles::Kept(tiles) => {
+                let mut maker = make();
+                return tiles.iter().try_for_each(|tile| take(maker(self, tile)?));
             }
+            Tiles::Made(parts) => parts,
+        };
+        if !self.shape.cached {
+            let (mut maker, mut room) = (make(), Room::default());
+            return parts.iter().try_for_each(|part| take(maker(self, &self.tile_of(part, &mut room)?)?));
+        }
+        let pool = workers()?;
+        let number = pool.current_num_threads().min(parts.len());
+        pool.in_place_scope(|scope| {
+            let mut made = Vec::new();
+            for worker in 0..number {
+                // One result may wait, so that memory is bounded.
+                let (sender, receiver) = sync_channel(1);
+                made.push(receiver);
+                let (pairs, mut maker) = (self.shallow_clone(), make());
+                let own: Vec<Block> = parts.iter().skip(worker).step_by(number).cloned().collect();
+                scope.spawn(move |_| {
+                    let mut room = Room::default();
+                    for part in &own {
+                        let result = pairs.tile_of(part, &mut room).and_then(|tile| maker(&pairs, &tile));
+                        let failed = result.is_err();
+                        // Nobody takes any more after an error of another worker.
+                        if sender.send(result).is_err() || failed {
+                            return;
+                        }
+                    }
+                });
+            }
+            (0..parts.len()).try_for_each(|number_of_part| {
+                let ended = |_| Error::Input("a worker of the loss's tiles ended before its work".into());
+                take(made[number_of_part % number].recv().map_err(ended)??)
+            })
+        })
+    }
+
+    fn tile_of(&self, part: &Block, room: &mut Room) -> Result<Tile> {
+        let blocks = part.pieces(&self.shape, BLOCK);
+        self.tile(part.rows.clone(), std::slice::from_ref(part), blocks, room)
+    }
+
+    /// The same batch for a worker; without tiles.
+    fn shallow_clone(&self) -> Pairs {
+        Pairs {
+            shape: self.shape,
+            ranks: self.ranks.clone(),
+            rows: self.rows.shallow_clone(),
+            columns: self.columns.shallow_clone(),
+            factors: (self.factors.0.shallow_clone(), self.factors.1.shallow_clone()),
+            positive: self.positive.shallow_clone(),
+            working: self.working,
+            tiles: Tiles::Made(Vec::new()),
         }
     }
 
-    /// What `f` makes of the shortfalls [T, C] of tiles, [T, ..] each: of all anchors, also those of other processes, [A, ..] each.
-    pub fn collect(&self, mut f: impl FnMut(&Tensor) -> Result<Vec<Tensor>>) -> Result<Vec<Tensor>> {
+    /// What makers make of the shortfalls [T, C] of tiles, [T, ..] each: of all anchors, also those of other processes, [A, ..] each.
+    pub fn collect<F>(&self, make: impl Fn() -> F) -> Result<Vec<Tensor>>
+    where
+        F: FnMut(&Tensor) -> Result<Vec<Tensor>> + Send,
+    {
         let mut found: Vec<Vec<Tensor>> = Vec::new();
-        self.each_tile(|tile| {
-            let made = f(&tile.delta)?;
+        let of_tile = || {
+            let mut maker = make();
+            move |_: &Pairs, tile: &Tile| maker(&tile.delta)
+        };
+        self.each_tile(of_tile, |made: Vec<Tensor>| {
             found.resize_with(made.len(), Vec::new);
             found.iter_mut().zip(made).for_each(|(of_tiles, t)| of_tiles.push(t));
             Ok(())
@@ -500,13 +559,20 @@ impl Pairs {
     /// The `k` smallest shortfalls of all, ascending; [1, k] float64. Several tiles keep twice as many, several processes as many for each.
     pub fn smallest_of_all(&self, k: i64) -> Result<Tensor> {
         let mut kept: Option<Tensor> = None;
-        self.each_tile(|tile| {
-            let all = tile.delta.view([1, -1]);
+        let few = |t: &Tensor| smallest(t, k.min(t.numel() as i64));
+        let whole = self.is_whole();
+        let of_tile = || {
+            move |_: &Pairs, tile: &Tile| {
+                let all = tile.delta.f_view([1, -1])?;
+                if whole { Ok(all) } else { smallest(&all, k.min(all.numel() as i64)) }
+            }
+        };
+        self.each_tile(of_tile, |of_tile: Tensor| {
             let all = match &kept {
-                Some(kept) => Tensor::f_cat(&[kept, &smallest(&all, k.min(all.numel() as i64))?], 1)?,
-                None => all,
+                Some(kept) => Tensor::f_cat(&[kept, &of_tile], 1)?,
+                None => of_tile,
             };
-            kept = Some(smallest(&all, k.min(all.numel() as i64))?);
+            kept = Some(few(&all)?);
             Ok(())
         })?;
         let kept = kept.ok_or_else(|| Error::Input("a batch without anchors".into()))?;
@@ -544,7 +610,6 @@ impl Pairs {
             columns: zeros(&self.columns),
             centred: (rows.0, columns.0),
             means: (rows.1, columns.1),
-            products: (None, None),
         }
     }
 
@@ -597,27 +662,51 @@ pub(super) struct Gathered {
     columns: (Tensor, Tensor),
     centred: (Tensor, Tensor),
     means: (Tensor, Tensor),
-    /// Room for a tile's products.
-    products: (Option<Tensor>, Option<Tensor>),
 }
 
-impl Gathered {
-    /// Adds G = dL/dS [T, C] of the anchors from `start` on.
+/// What the gradient of a tile gives: products and sums of its rows, [T, d] and [T, 1], and of its columns, [C, d] and [C, 1].
+pub(super) struct Products {
+    start: i64,
+    rows: (Tensor, Tensor),
+    columns: (Tensor, Tensor),
+}
+
+/// The rows of both sides less their means, with which a worker multiplies.
+pub(super) struct Centred(Tensor, Tensor);
+
+impl Centred {
+    /// The same for another worker.
+    pub fn shallow_clone(&self) -> Centred {
+        Centred(self.0.shallow_clone(), self.1.shallow_clone())
+    }
+
+    /// What G = dL/dS [T, C] of the anchors from `start` on gives.
     ///
     /// # Numerics
     /// As in [`product`].
-    pub fn add(&mut self, g: &Tensor, start: i64) -> Result<()> {
-        let kind = self.centred.0.kind();
+    pub fn products(&self, g: &Tensor, start: i64) -> Result<Products> {
+        let kind = self.0.kind();
         let g = g.f_to_kind(kind)?;
-        let ([anchors, candidates], d) = (g.size2().map(<[i64; 2]>::from)?, self.centred.0.size()[1]);
         let sum = |dim: i64| -> Result<Tensor> { Ok(g.f_sum_dim_intlist([dim].as_slice(), true, kind)?) };
+        let anchors = self.0.f_narrow(0, start, g.size()[0])?;
+        Ok(Products { start, rows: (g.f_mm(&self.1)?, sum(1)?), columns: (g.tr().f_mm(&anchors)?, sum(0)?.tr()) })
+    }
+}
+
+impl Gathered {
+    /// What a worker multiplies with.
+    pub fn centred(&self) -> Centred {
+        Centred(self.centred.0.shallow_clone(), self.centred.1.shallow_clone())
+    }
+
+    /// Adds what a tile gives.
+    pub fn add(&mut self, Products { start, rows, columns }: Products) -> Result<()> {
+        let anchors = rows.0.size()[0];
         let of = |t: &Tensor| t.narrow(0, start, anchors);
-        let to_rows = room(&mut self.products.0, anchors, d, (kind, g.device()))?;
-        of(&self.rows.0).f_copy_(&g.f_mm_out(&to_rows, &self.centred.1)?)?;
-        of(&self.rows.1).f_copy_(&sum(1)?)?;
-        let to_columns = room(&mut self.products.1, candidates, d, (kind, g.device()))?;
-        let _ = self.columns.0.f_add_(&g.tr().f_mm_out(&to_columns, &of(&self.centred.0))?)?;
-        let _ = self.columns.1.f_add_(&sum(0)?.tr())?;
+        of(&self.rows.0).f_copy_(&rows.0)?;
+        of(&self.rows.1).f_copy_(&rows.1)?;
+        let _ = self.columns.0.f_add_(&columns.0)?;
+        let _ = self.columns.1.f_add_(&columns.1)?;
         Ok(())
     }
 }

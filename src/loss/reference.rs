@@ -10,6 +10,7 @@ use crate::config::loss::{EmaConfig, Evidence, Floor, GlobalBeta, Pivot, Signals
 use crate::config::loss_reference::{Policy, ReferenceConfig};
 use crate::error::{Error, Result};
 use crate::torch::{smallest, smallest_with_columns};
+use std::cell::RefCell;
 use tch::{Kind, Tensor};
 
 /// The loss and what it keeps between batches.
@@ -149,22 +150,30 @@ impl Reference {
     ) -> Result<(Tensor, Fit, Option<Hardest>)> {
         let (fits, eps) = (&mut self.fits, self.config.eps);
         let deepest = longest.max(sizes.tail).unwrap_or(1);
-        let mut found = pairs.collect(|delta| {
-            let (values, columns) = match longest {
-                Some(_) => smallest_with_columns(delta, deepest).map(|(values, columns)| (values, Some(columns)))?,
-                None => (smallest(delta, deepest)?, None),
-            };
-            let values = values.f_to_kind(Kind::Double)?;
-            let first = match sizes.tail {
-                Some(k) => Tails::columns(fits, &values.f_narrow(1, 0, k)?, eps, Evidence::Aic)?,
-                None => values.f_narrow(1, 0, 1)?,
-            };
-            let mut made = vec![first];
-            if let (Some(m), Some(columns)) = (longest, columns) {
-                made.extend([values.f_narrow(1, 0, m)?, columns.f_narrow(1, 0, m)?]);
+        let fits = RefCell::new(fits);
+        let tail = sizes.tail;
+        let of_tile = || {
+            let mut fits = tail.map_or_else(Fits::default, |k| fits.borrow_mut().of(k, pairs.device()));
+            move |delta: &Tensor| {
+                let (values, columns) = match longest {
+                    Some(_) => {
+                        smallest_with_columns(delta, deepest).map(|(values, columns)| (values, Some(columns)))?
+                    }
+                    None => (smallest(delta, deepest)?, None),
+                };
+                let values = values.f_to_kind(Kind::Double)?;
+                let first = match tail {
+                    Some(k) => Tails::columns(&mut fits, &values.f_narrow(1, 0, k)?, eps, Evidence::Aic)?,
+                    None => values.f_narrow(1, 0, 1)?,
+                };
+                let mut made = vec![first];
+                if let (Some(m), Some(columns)) = (longest, columns) {
+                    made.extend([values.f_narrow(1, 0, m)?, columns.f_narrow(1, 0, m)?]);
+                }
+                Ok(made)
             }
-            Ok(made)
-        })?;
+        };
+        let mut found = pairs.collect(of_tile)?;
         let first = found.remove(0);
         let (hardest, fit) = match sizes.tail {
             Some(k) => {

@@ -13,7 +13,7 @@
 //! with slope, power and weight constant in the differentiation. What is the same for a whole row cancels, so that
 //! -slope_a delta serves for slope_a s, and everything can be measured from the row's hardest negative.
 
-use super::pairs::{Block, Pairs};
+use super::pairs::{Block, Centred, Gathered, Pairs, Products, Tile};
 use super::{Diagnostics, anchors};
 use crate::config::loss::Floor;
 use crate::error::Result;
@@ -96,9 +96,9 @@ pub(super) struct Term {
 }
 
 impl Term {
-    /// The term of a block of rows.
-    fn rows(&self, block: &Block) -> Term {
-        let of = |t: &Option<Tensor>| t.as_ref().map(|t| block.of(t));
+    /// The same term with other tensors.
+    fn of(&self, change: impl Fn(&Tensor) -> Tensor) -> Term {
+        let of = |t: &Option<Tensor>| t.as_ref().map(&change);
         Term {
             slope: of(&self.slope),
             power: of(&self.power),
@@ -106,7 +106,7 @@ impl Term {
             candidates: match &self.candidates {
                 Candidates::All => Candidates::All,
                 Candidates::Hardest(list) => {
-                    Candidates::Hardest(Hardest { delta: block.of(&list.delta), columns: block.of(&list.columns) })
+                    Candidates::Hardest(Hardest { delta: change(&list.delta), columns: change(&list.columns) })
                 }
             },
         }
@@ -132,53 +132,51 @@ pub(super) struct Plan {
     pub diagnostics: Diagnostics,
 }
 
-/// Evaluates the sum of the plan's terms, tile by tile. The gradient takes the place of a tile's shortfalls, block after block;
-/// `product` is the kind of the products that bring it back to the embeddings.
+impl Plan {
+    /// The terms for a worker.
+    fn of_worker(&self) -> Worker {
+        Worker {
+            terms: self.terms.iter().map(|term| term.of(Tensor::shallow_clone)).collect(),
+            hardest: self.hardest.as_ref().map(Tensor::shallow_clone),
+            cap: self.cap,
+            buffers: None,
+        }
+    }
+}
+
+/// Evaluates tiles one after the other.
+struct Worker {
+    terms: Vec<Term>,
+    hardest: Option<Tensor>,
+    cap: Cap,
+    /// Two matrices for the longest block.
+    buffers: Option<(Tensor, Tensor)>,
+}
+
+/// Evaluates the sum of the plan's terms, tile by tile; `product` is the kind of the products that bring the gradient back to the
+/// embeddings, where there is one.
 pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Result<Evaluated> {
-    let full = plan.terms.iter().filter(|term| matches!(term.candidates, Candidates::All)).count();
-    let (mut columns, mut has_n2) = (Vec::new(), false);
     let whole = pairs.is_whole();
     let mut gathered = product.filter(|_| !whole).map(|kind| pairs.gathered(kind));
-    let mut kept = None;
-    let mut buffers: Option<(Tensor, Tensor)> = None;
-    pairs.each_tile(|tile| {
-        let buffer = || Block::buffer(&tile.blocks, pairs.shape.candidates, tile.delta.kind(), tile.delta.device());
-        let buffers = match &mut buffers {
-            Some(buffers) => buffers,
-            none => none.insert((buffer()?, buffer()?)),
-        };
-        for block in &tile.blocks {
-            let delta = block.within(&tile.delta, tile.start);
-            let hardest = match &plan.hardest {
-                Some(hardest) => block.of(hardest),
-                None => delta.f_amin([1i64].as_slice(), true)?.f_to_kind(Kind::Double)?,
-            };
-            let rows = Rows {
-                anchors: pairs.shape.anchors as f64,
-                negatives: pairs.shape.negatives,
-                gradient: product.is_some().then(|| delta.shallow_clone()),
-                // The second full term still needs what the first one overwrites.
-                delta: if full > 1 { delta.copy() } else { delta },
-                positive: block.of(&pairs.positive),
-                hardest,
-                cap: plan.cap,
-                buffers: (block.part(&buffers.0), block.part(&buffers.1)),
-            };
-            let (loss, n2) = rows.evaluate(&plan.terms, block)?;
-            has_n2 = n2.is_some();
-            let n2 = n2.unwrap_or_else(|| loss.zeros_like());
-            columns.push(Tensor::f_cat(&[loss, rows.hardest, n2], 1)?);
+    let centred = gathered.as_ref().map(Gathered::centred);
+    let of_tile = || {
+        let (mut worker, centred) = (plan.of_worker(), centred.as_ref().map(Centred::shallow_clone));
+        move |pairs: &Pairs, tile: &Tile| {
+            let columns = worker.evaluate(pairs, tile, product.is_some())?;
+            let products = centred.as_ref().map(|centred| centred.products(&tile.delta, tile.start)).transpose()?;
+            Ok((columns, products, whole.then(|| tile.delta.shallow_clone())))
         }
-        match &mut gathered {
-            Some(gathered) => gathered.add(&tile.delta, tile.start)?,
-            None if whole => kept = Some(tile.delta.shallow_clone()),
-            None => (),
-        }
-        Ok(())
+    };
+    let (mut columns, mut kept) = (Vec::new(), None);
+    pairs.each_tile(of_tile, |(of_tile, products, gradient): (Tensor, Option<Products>, Option<Tensor>)| {
+        columns.push(of_tile);
+        kept = gradient;
+        gathered.as_mut().zip(products).map_or(Ok(()), |(gathered, products)| gathered.add(products))
     })?;
     let columns = pairs.of_all(&columns)?;
     let column = |i: i64| columns.narrow(1, i, 1);
-    let n2 = if has_n2 { Some(anchors(&column(2))) } else { None };
+    let full = plan.terms.iter().any(|term| matches!(term.candidates, Candidates::All));
+    let n2 = (full && pairs.shape.negatives > 0).then(|| anchors(&column(2)));
     let (loss, hardest) = (anchors(&column(0)).mean(Kind::Double), column(1));
     let gradients = match (gathered, kept, product) {
         (Some(gathered), _, _) => Some(pairs.pull_back_gathered(gathered)?),
@@ -186,6 +184,42 @@ pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Resu
         _ => None,
     };
     Ok(Evaluated { loss, hardest, n2, gradients })
+}
+
+impl Worker {
+    /// The weighted loss of each anchor of a tile, its hardest negative's shortfall and 1 / sum p^2, where there is such a thing;
+    /// [T, 3] float64. With `gradient`, that takes the place of the tile's shortfalls, block after block.
+    fn evaluate(&mut self, pairs: &Pairs, tile: &Tile, gradient: bool) -> Result<Tensor> {
+        let full = self.terms.iter().filter(|term| matches!(term.candidates, Candidates::All)).count();
+        let buffer = || Block::buffer(&tile.blocks, pairs.shape.candidates, tile.delta.kind(), tile.delta.device());
+        let buffers = match &mut self.buffers {
+            Some(buffers) => buffers,
+            none => none.insert((buffer()?, buffer()?)),
+        };
+        let mut columns = Vec::new();
+        for block in &tile.blocks {
+            let delta = block.within(&tile.delta, tile.start);
+            let hardest = match &self.hardest {
+                Some(hardest) => block.of(hardest),
+                None => delta.f_amin([1i64].as_slice(), true)?.f_to_kind(Kind::Double)?,
+            };
+            let rows = Rows {
+                anchors: pairs.shape.anchors as f64,
+                negatives: pairs.shape.negatives,
+                gradient: gradient.then(|| delta.shallow_clone()),
+                // The second full term still needs what the first one overwrites.
+                delta: if full > 1 { delta.copy() } else { delta },
+                positive: block.of(&pairs.positive),
+                hardest,
+                cap: self.cap,
+                buffers: (block.part(&buffers.0), block.part(&buffers.1)),
+            };
+            let (loss, n2) = rows.evaluate(&self.terms, block)?;
+            let n2 = n2.unwrap_or_else(|| loss.zeros_like());
+            columns.push(Tensor::f_cat(&[loss, rows.hardest, n2], 1)?);
+        }
+        Ok(Tensor::f_cat(&columns, 0)?)
+    }
 }
 
 /// Logits of shortfalls up to a constant, in the kind of the coefficients.
@@ -252,7 +286,7 @@ impl Rows {
         // Lists come last: they are added to the gradient of the full terms.
         let (full, lists): (Vec<_>, Vec<_>) = terms.iter().partition(|t| matches!(t.candidates, Candidates::All));
         for term in full.into_iter().chain(lists) {
-            let term = &term.rows(block);
+            let term = &term.of(|t| block.of(t));
             let rows = match &term.candidates {
                 // Without negatives the positive is the only candidate and its loss is 0.
                 Candidates::All if self.negatives == 0 => continue,

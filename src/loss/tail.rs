@@ -10,6 +10,9 @@ use crate::config::loss::{EmaConfig, Evidence, GlobalBeta, Pivot, Signals};
 use crate::error::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
+/// Numbers of tails that are fitted at a time on a processor.
+const BLOCK: i64 = 1 << 16;
+
 /// Least sum of squares that is divided by or whose logarithm is taken.
 const LEAST_SQUARES: f64 = 1e-12;
 
@@ -83,6 +86,24 @@ pub(super) struct Fit {
 }
 
 impl Fits {
+    /// Those of tails of `k` points alone, for a worker that fits such.
+    pub fn of(&mut self, k: i64, device: Device) -> Fits {
+        if fitted(k) < 2 {
+            return Fits::default();
+        }
+        let Responses { centred, total, .. } = self.responses(k, device);
+        Fits(vec![Responses { k, device, centred: centred.shallow_clone(), total: *total }])
+    }
+
+    fn responses(&mut self, k: i64, device: Device) -> &Responses {
+        let found = self.0.iter().position(|r| r.k == k && r.device == device);
+        let at = found.unwrap_or_else(|| {
+            self.0.push(Responses::new(k, device));
+            self.0.len() - 1
+        });
+        &self.0[at]
+    }
+
     /// Fits log F = a + slope log delta and log(-log F) = b + slope log delta by least squares. `tail` [A, k] is sorted and
     /// floored. With fewer than two points everything is 0.
     pub fn fit(&mut self, tail: &Tensor) -> Fit {
@@ -91,13 +112,7 @@ impl Fits {
         if n < 2 {
             return Fit::none(&tail.narrow(1, 0, 1));
         }
-        let device = tail.device();
-        let found = self.0.iter().position(|r| r.k == k && r.device == device);
-        let at = found.unwrap_or_else(|| {
-            self.0.push(Responses::new(k, device));
-            self.0.len() - 1
-        });
-        let responses = &self.0[at];
+        let responses = self.responses(k, tail.device());
         // Measured from the row's last point first: a tail of equal shortfalls is then exactly flat.
         let mut x = tail.narrow(1, k - n, n).log();
         x -= x.narrow(1, n - 1, 1).copy();
@@ -174,6 +189,18 @@ impl Tails {
     /// Of `tail` [T, k], the smallest shortfalls, as columns [T, 6], from which [`Tails::new`] makes this: anchors that are looked at a
     /// tile or a process at a time are put together in between.
     pub fn columns(fits: &mut Fits, tail: &Tensor, eps: f64, evidence: Evidence) -> Result<Tensor> {
+        // So many rows that what is between them stays in a processor's cache.
+        let (rows, k) = tail.size2()?;
+        let at_once = if tail.device() == Device::Cpu { (BLOCK / k).max(1) } else { rows.max(1) };
+        let mut found = Vec::new();
+        for start in (0..rows).step_by(at_once as usize) {
+            let tail = tail.f_narrow(0, start, at_once.min(rows - start))?;
+            found.push(Tails::columns_of_block(fits, &tail, eps, evidence)?);
+        }
+        Ok(if found.len() == 1 { found.remove(0) } else { Tensor::f_cat(&found, 0)? })
+    }
+
+    fn columns_of_block(fits: &mut Fits, tail: &Tensor, eps: f64, evidence: Evidence) -> Result<Tensor> {
         let hardest = tail.narrow(1, 0, 1);
         let tail = tail.clamp_min(eps);
         let Fit { slope, r2, delta_aic, .. } = fits.fit(&tail);

@@ -7,7 +7,8 @@ use super::{Diagnostics, anchors, constant};
 use crate::config::loss::{BetaConfig, GlobalBeta, WeinceConfig};
 use crate::error::{Error, Result};
 use crate::torch::smallest;
-use tch::Kind;
+use std::cell::RefCell;
+use tch::{Kind, Tensor};
 
 /// The loss and what it keeps between batches.
 pub(super) struct Weince {
@@ -40,9 +41,14 @@ impl Weince {
             ));
         }
         let k = tail::points(negatives, config.tail.fraction, config.tail.min_points);
-        let columns = pairs.collect(|delta| {
-            let tail = smallest(delta, k)?.f_to_kind(Kind::Double)?;
-            Ok(vec![Tails::columns(&mut self.fits, &tail, config.eps, config.gate.evidence)?])
+        let fits = RefCell::new(&mut self.fits);
+        let (eps, evidence) = (config.eps, config.gate.evidence);
+        let columns = pairs.collect(|| {
+            let mut fits = fits.borrow_mut().of(k, pairs.device());
+            move |delta: &Tensor| {
+                let tail = smallest(delta, k)?.f_to_kind(Kind::Double)?;
+                Ok(vec![Tails::columns(&mut fits, &tail, eps, evidence)?])
+            }
         })?;
         let Tails { hardest, rho, fit, evidence, hill } = Tails::new(&columns[0], k, config.eps);
         let pivot = tail::pivot(config.gate.pivot, &rho);
