@@ -46,15 +46,15 @@ struct Heir : c10d::ProcessGroupGloo {
 struct Wire : torch::CustomClassHolder {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
-  // Whether a collective has failed: then ranks are out of step, and nothing can follow.
-  std::atomic<bool> failed{false};
-  // c10d numbers collectives as they are issued, without a lock.
-  std::mutex issuing;
-
+  // Whether a collective has failed: then ranks are out of step, and nothing can follow. Gloo's threads share it; what they hold
+  // of the wire itself they could be the last to let go, and a group's thread cannot end the group.
+  std::shared_ptr<std::atomic<bool>> failed = std::make_shared<std::atomic<bool>>(false);
   c10::intrusive_ptr<c10d::Backend> backend(const at::Device& device) { return group->getBackend(device.type()); }
 
+  // c10d numbers a group's collectives as they are issued, and writes those of all groups of the process down, without a lock.
   template <typename F>
   WorkPtr issue(F&& start) {
+    static std::mutex issuing;
     std::lock_guard<std::mutex> lock(issuing);
     return start();
   }
@@ -65,7 +65,7 @@ struct Wire : torch::CustomClassHolder {
     try {
       issue(start)->wait();
     } catch (...) {
-      failed = true;
+      *failed = true;
       throw;
     }
   }
@@ -76,8 +76,18 @@ struct Wire : torch::CustomClassHolder {
   }
 
   // `all` holds as many bytes as `mine` for each rank.
-  void gather(Tensor& mine, Tensor& all) {
-    run([&] { return backend(mine.device())->_allgather_base(all, mine); });
+  void gather(const Tensor& mine, const Tensor& all) {
+    // Gloo compares the shapes of parts.
+    auto from = mine.view({-1}), to = all.view({-1});
+    run([&] { return backend(mine.device())->_allgather_base(to, from); });
+  }
+};
+
+// Its buckets stay as they were made: so the same step sums in the same order, whichever step a process began with.
+struct Reducer : c10d::Reducer {
+  template <typename... A>
+  explicit Reducer(A&&... arguments) : c10d::Reducer(std::forward<A>(arguments)...) {
+    has_rebuilt_bucket_ = true;
   }
 };
 
@@ -95,8 +105,8 @@ struct SumHook : c10d::CommHookInterface {
     if (!buffer.is_cpu()) return future;
     // The flag is set before anybody who waits for the bucket goes on.
     return future->then(
-        [wire = wire](c10::ivalue::Future& done) {
-          if (done.hasError()) wire->failed = true;
+        [failed = wire->failed](c10::ivalue::Future& done) {
+          if (done.hasError()) *failed = true;
           return done.value();
         },
         future->elementType());
@@ -106,7 +116,7 @@ struct SumHook : c10d::CommHookInterface {
 
 struct Gradients {
   WirePtr wire;
-  std::unique_ptr<c10d::Reducer> reducer;
+  std::unique_ptr<Reducer> reducer;
 };
 
 // Everything but the channels.
@@ -140,10 +150,8 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
       mine.narrow(0, channels, channels).copy_(variance).mul_(static_cast<double>(values));
       mine.narrow(0, 2 * channels, 1).fill_(static_cast<double>(values));
     }
-    const int64_t ranks = wire->group->getSize();
-    auto all = at::empty({ranks * (2 * channels + 1)}, wide);
+    auto all = at::empty({wire->group->getSize(), 2 * channels + 1}, wide);
     wire->gather(mine, all);
-    all = all.view({ranks, 2 * channels + 1});
     auto means = all.narrow(1, 0, channels), squares = all.narrow(1, channels, channels);
     auto counts = all.narrow(1, 2 * channels, 1), count = counts.sum();
     // On CUDA the host does not wait to ask.
@@ -176,8 +184,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     auto sums = at::empty({2, channels}, mean.options());
     sums[0].copy_(slope.sum(dims));
     sums[1].copy_(slope.mul(centred).sum(dims));
-    // A copy even where the kind is the same: the sums change below.
-    auto grad_bias = sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    auto grad_bias = sums[0].clone().to(weight.scalar_type());
     auto grad_weight = sums[1].mul(inverse).to(weight.scalar_type());
     wire->sum(sums);
     sums.div_(count);
@@ -302,23 +309,28 @@ char* weince_wire_sum(Wire* wire, Tensor* tensor) {
   });
 }
 
-// From rank 0, in blocks of 25 MiB.
+// From rank 0, tensors of one kind in blocks of 25 MiB.
 char* weince_wire_broadcast(Wire* wire, Tensor* const* tensors, size_t n) {
   return guarded([&] {
     at::NoGradGuard no_grad;
-    std::vector<Tensor> plain;
-    for (const auto& t : list(tensors, n)) plain.push_back(t.detach());
-    try {
-      std::lock_guard<std::mutex> lock(wire->issuing);
-      c10d::broadcast_coalesced(wire->group, plain, c10d::kDefaultBucketBytesCap, 0);
-    } catch (...) {
-      wire->failed = true;
-      throw;
+    for (size_t from = 0, to = 0; from < n; from = to) {
+      std::vector<Tensor> parts;
+      size_t bytes = 0;
+      for (; to < n && bytes < c10d::kDefaultBucketBytesCap; bytes += tensors[to++]->nbytes()) {
+        const auto& t = *tensors[to];
+        if (t.scalar_type() != tensors[from]->scalar_type() || t.device() != tensors[from]->device()) break;
+        parts.push_back(t.detach().reshape({-1}));
+      }
+      std::vector<Tensor> block{at::cat(parts)};
+      if (block[0].numel() > 0) wire->run([&] { return wire->backend(block[0].device())->broadcast(block); });
+      int64_t at = 0;
+      for (size_t i = from; i < to; at += tensors[i++]->numel())
+        tensors[i]->detach().copy_(block[0].narrow(0, at, tensors[i]->numel()).view(tensors[i]->sizes()));
     }
   });
 }
 
-int weince_wire_failed(Wire* wire) { return wire->failed; }
+int weince_wire_failed(Wire* wire) { return *wire->failed; }
 
 // Ends the connections, so that the other ranks stop waiting; afterwards no collective works.
 char* weince_wire_close(Wire* wire) {
@@ -327,13 +339,14 @@ char* weince_wire_close(Wire* wire) {
   });
 }
 
-// The connections' threads are left behind, not waited for: after a failure they may wait for what never comes, and a callback of
-// the last collective may be the one that lets go of them, on the very thread that would be waited for.
+// After a failure the connections' threads may wait for what never comes: then they are left behind, not waited for.
 char* weince_wire_free(Wire* wire) {
   return guarded([&] {
     auto owned = WirePtr::reclaim(wire);
-    (void)c10::intrusive_ptr<c10d::ProcessGroup>(owned->group).release();
-    (void)c10::intrusive_ptr<c10d::ProcessGroupGloo>(owned->gloo).release();
+    if (*owned->failed) {
+      (void)c10::intrusive_ptr<c10d::ProcessGroup>(owned->group).release();
+      (void)c10::intrusive_ptr<c10d::ProcessGroupGloo>(owned->gloo).release();
+    }
   });
 }
 
@@ -351,13 +364,15 @@ char* weince_gradients_new(Wire* wire, Tensor* const* params, const char* const*
     auto parameters = list(params, n);
     std::unordered_map<size_t, std::string> named;
     for (size_t i = 0; i < n; i++) named.emplace(i, names[i]);
+    // Gradients come about in the reverse order of the parameters; the first ones are on their way soon.
+    std::vector<Tensor> reversed(parameters.rbegin(), parameters.rend());
+    std::vector<int64_t> indices(n);
+    for (size_t i = 0; i < n; i++) indices[i] = static_cast<int64_t>(n - 1 - i);
     const std::vector<size_t> sizes{c10d::kDefaultFirstBucketBytes, c10d::kDefaultBucketBytesCap};
-    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, sizes));
-    // Gradients come about in the reverse order of the parameters.
-    std::reverse(buckets.begin(), buckets.end());
+    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(reversed, sizes, {}, indices));
     auto made = std::make_unique<Gradients>();
     made->wire = WirePtr::reclaim_copy(wire);
-    made->reducer = std::make_unique<c10d::Reducer>(
+    made->reducer = std::make_unique<Reducer>(
         parameters, std::move(buckets), wire->group, std::vector<bool>(n, false), c10d::kDefaultBucketBytesCap,
         /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/false, std::move(named),
         c10d::kDefaultFirstBucketBytes, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
@@ -367,18 +382,9 @@ char* weince_gradients_new(Wire* wire, Tensor* const* params, const char* const*
   });
 }
 
-// The next backward pass, which begins with `loss`, reduces.
-char* weince_gradients_arm(Gradients* gradients, Tensor* loss) {
-  return guarded([&] {
-    try {
-      std::lock_guard<std::mutex> lock(gradients->wire->issuing);
-      gradients->reducer->rebuild_buckets();
-    } catch (...) {
-      gradients->wire->failed = true;
-      throw;
-    }
-    gradients->reducer->prepare_for_backward({*loss});
-  });
+// The next backward pass reduces.
+char* weince_gradients_arm(Gradients* gradients) {
+  return guarded([&] { gradients->reducer->prepare_for_backward({}); });
 }
 
 // Whether the pass reduced everything; else the message says which parameters had no gradient.

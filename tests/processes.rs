@@ -209,7 +209,8 @@ fn ranks_repeat_and_resume_as_others() {
     desk.together("again", &[], 2);
     let state = |run: &str| desk.file(run, "checkpoints/step-000000020.pt");
     assert!(state("whole") == state("again"), "two equal runs differ");
-    for (first, then) in [(2, 2), (2, 3), (1, 2), (3, 1)] {
+    desk.together("whole of 3", &[], 3);
+    for (first, then) in [(2, 2), (3, 3), (1, 2), (3, 1)] {
         let run = format!("{first}then{then}");
         let start = |size: usize, more: &[&str]| match size {
             1 => drop(desk.alone(&run, more)),
@@ -219,8 +220,9 @@ fn ranks_repeat_and_resume_as_others() {
         start(then, &whole);
         let error = difference(&desk.weights(&run), &desk.weights("whole"));
         assert!(error < TOLERANCE, "{run}: {error:.1e}");
-        if (first, then) == (2, 2) {
-            assert!(state(&run) == state("whole"), "a resumed run ends in other bytes");
+        if first == then {
+            let uninterrupted = state(if then == 2 { "whole" } else { "whole of 3" });
+            assert!(state(&run) == uninterrupted, "a resumed run of {then} ends in other bytes");
         }
     }
 }

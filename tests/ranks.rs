@@ -118,6 +118,38 @@ fn gradients_are_summed() {
     }
 }
 
+/// The order of a sum is that of the buckets, which do not depend on what was summed before: a run that is continued has the bits of one
+/// that was not stopped.
+#[test]
+fn a_first_pass_sums_as_later_ones_do() {
+    let equal = together(3, |group| {
+        let numbers =
+            |salt: f64, n: i64| (Tensor::arange(n, (Kind::Float, Device::Cpu)) * salt).sin().set_requires_grad(true);
+        let named = |all: &[Tensor]| -> Vec<(String, Tensor)> {
+            all.iter().enumerate().map(|(i, t)| (i.to_string(), t.shallow_clone())).collect()
+        };
+        let parameters: Vec<Tensor> = (1..6).map(|i| numbers(f64::from(i) * 0.7, 70_000 * i64::from(i) + 3)).collect();
+        let rank = group.rank() as f64;
+        let pass = |shared: &mut Gradients, step: f64| {
+            let losses = parameters.iter().map(|p| (p * (p * (1.3 * rank + step)).cos()).sum(Kind::Float));
+            shared.backward(&losses.reduce(|a, b| a + b).unwrap()).unwrap();
+            parameters.iter().map(|p| p.grad().copy()).collect::<Vec<Tensor>>()
+        };
+        let clear = || parameters.iter().for_each(|p| p.shallow_clone().zero_grad());
+        let mut used = Gradients::new(&group, &named(&parameters));
+        for step in 0..3 {
+            pass(&mut used, f64::from(step));
+            clear();
+        }
+        let later = pass(&mut used, 3.0);
+        clear();
+        drop(used);
+        let first = pass(&mut Gradients::new(&group, &named(&parameters)), 3.0);
+        later.iter().zip(&first).all(|(a, b)| a.equal(b)) && later[0].abs().max().double_value(&[]) > 0.0
+    });
+    assert_eq!(equal, [true; 3]);
+}
+
 /// What a rank has after some steps.
 struct Trained {
     first_gradients: Tensor,

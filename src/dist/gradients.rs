@@ -7,7 +7,7 @@ use tch::Tensor;
 
 /// Sums gradients over the processes of a group, in buckets of up to 25 MiB, each as soon as the backward pass has filled it.
 ///
-/// The first pass is summed at its end: it shows which parameters have gradients at all. The others, such as those of a head that
+/// The first pass shows which parameters have gradients at all, and is summed at its end. The others, such as those of a head that
 /// nothing goes through, stay without.
 ///
 /// # Source
@@ -42,7 +42,7 @@ impl Gradients {
 
     fn pass(&mut self, wire: &Wire, loss: &Tensor) -> Result<()> {
         let Some(reducer) = &mut self.reducer else { return self.first_pass(wire, loss) };
-        reducer.arm(loss)?;
+        reducer.arm()?;
         loss.f_backward()?;
         if let Some((name, _)) = self.without.iter().find(|(_, t)| t.grad().defined()) {
             return Err(Error::Input(format!(
@@ -75,18 +75,21 @@ impl Gradients {
                 self.group.size()
             )));
         }
-        let _guard = tch::no_grad_guard();
-        for (_, parameter) in &self.parameters {
-            let mut gradient = parameter.grad();
-            if gradient.defined() {
-                wire.sum(&mut gradient)?;
-            }
-        }
         let named = |(name, t): &(String, Tensor)| (name.clone(), t.shallow_clone());
         self.without = self.parameters.iter().filter(|(_, t)| !t.grad().defined()).map(named).collect();
         let reduced: Vec<(String, Tensor)> =
             self.reduced().map(|(name, t)| (name.to_string(), t.shallow_clone())).collect();
-        self.reducer = Some(Reducer::new(wire, &reduced)?);
+        let Some((_, first)) = reduced.first() else { return Ok(()) };
+        let mut reducer = Reducer::new(wire, &reduced)?;
+        // Through the same buckets as in later passes, by one that adds nothing: a run that is continued sums in the same order.
+        let mut nothing = Tensor::f_zeros([0i64; 0], (first.kind(), first.device()))?;
+        for (_, parameter) in &reduced {
+            nothing = nothing.f_add(&parameter.f_mul_scalar(0.0)?.f_sum(first.kind())?)?;
+        }
+        reducer.arm()?;
+        nothing.f_backward()?;
+        reducer.finish()?;
+        self.reducer = Some(reducer);
         Ok(())
     }
 

@@ -74,7 +74,7 @@ unsafe extern "C" {
         n: usize,
         out: *mut *mut RawGradients,
     ) -> *mut c_char;
-    fn weince_gradients_arm(gradients: *mut RawGradients, loss: RawTensor) -> *mut c_char;
+    fn weince_gradients_arm(gradients: *mut RawGradients) -> *mut c_char;
     fn weince_gradients_finish(gradients: *mut RawGradients) -> *mut c_char;
     fn weince_gradients_free(gradients: *mut RawGradients) -> *mut c_char;
 }
@@ -329,13 +329,13 @@ impl Reducer {
         Ok(Reducer(out))
     }
 
-    /// The next backward pass, which begins with `loss`, ends in sums; passes before it only add up.
+    /// The next backward pass ends in sums; passes before it only add up.
     ///
     /// # Errors
     /// A rank that does not answer, and whatever LibTorch reports.
-    pub fn arm(&mut self, loss: &Tensor) -> Result<()> {
-        // SAFETY: handle and tensor are alive.
-        check(unsafe { weince_gradients_arm(self.0, raw(loss)) })
+    pub fn arm(&mut self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        check(unsafe { weince_gradients_arm(self.0) })
     }
 
     /// Asks after the pass whether everything is summed.
