@@ -27,6 +27,7 @@ fn place(rank: usize, size: usize, port: u16) -> Place {
         port,
         agent_store: false,
         attempt: "test".into(),
+        restarted: false,
         timeout: Duration::from_secs(60),
     }
 }

@@ -17,7 +17,7 @@ RATIO, MEMORY = 1.5, 1.5 * 1e9 / 2**20
 
 def main() -> None:
     args = paired.arguments(__doc__, None, 0, quick={"sizes": (64, 128), "turns": 1}, sizes=(4096, 8192, 16_384, 32_768), turns=2)
-    bench, threads = paired.bench_binary("tiled"), len(paired.cores())
+    bench, threads = paired.bench_binary("loss"), len(paired.cores())
     record = paired.Comparison(
         "tiled",
         "Losses in tiles beside the products that they must do",
@@ -29,7 +29,7 @@ def main() -> None:
     rows = []
     for kind in ("infonce", "weince"):
         for n in args.sizes:
-            got = [paired.measure([bench, "once", kind, n, threads], threads) for _ in range(args.turns)]
+            got = [paired.measure([bench, "tiled", kind, n], threads) for _ in range(args.turns)]
             seconds, products, memory = ([g[key] for g in got] for key in ("seconds", "products", "extra_mib"))
             ratio = statistics.median(s / p for s, p in zip(seconds, products))
             record.add(f"{kind}, N = {n}", {"loss": seconds, "products alone": products})

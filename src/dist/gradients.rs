@@ -14,10 +14,11 @@ use tch::Tensor;
 /// S. Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, 2020, arXiv 2006.15704; `c10d::Reducer`.
 pub struct Gradients {
     group: Group,
+    /// From the first pass on those that have a gradient.
     parameters: Vec<(String, Tensor)>,
-    reducer: Option<Reducer>,
-    /// Parameters that had no gradient in the first pass.
+    /// The others.
     without: Vec<(String, Tensor)>,
+    reducer: Option<Reducer>,
 }
 
 impl Gradients {
@@ -51,7 +52,8 @@ impl Gradients {
             )));
         }
         reducer.finish().map_err(|e| {
-            let missing: Vec<&str> = self.reduced().filter(|(_, t)| !t.grad().defined()).map(|(name, _)| name).collect();
+            let missing = self.parameters.iter().filter(|(_, t)| !t.grad().defined());
+            let missing: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
             Error::Input(format!(
                 "no gradient of {} in this step, though there was one in the first; several processes cannot train a model that uses other \
                  parameters in other steps ({e})",
@@ -75,15 +77,13 @@ impl Gradients {
                 self.group.size()
             )));
         }
-        let named = |(name, t): &(String, Tensor)| (name.clone(), t.shallow_clone());
-        self.without = self.parameters.iter().filter(|(_, t)| !t.grad().defined()).map(named).collect();
-        let reduced: Vec<(String, Tensor)> =
-            self.reduced().map(|(name, t)| (name.to_string(), t.shallow_clone())).collect();
-        let Some((_, first)) = reduced.first() else { return Ok(()) };
-        let mut reducer = Reducer::new(wire, &reduced)?;
+        let all = std::mem::take(&mut self.parameters);
+        (self.parameters, self.without) = all.into_iter().partition(|(_, t)| t.grad().defined());
+        let Some((_, first)) = self.parameters.first() else { return Ok(()) };
+        let mut reducer = Reducer::new(wire, &self.parameters)?;
         // Through the same buckets as in later passes, by one that adds nothing: a run that is continued sums in the same order.
         let mut nothing = Tensor::f_zeros([0i64; 0], (first.kind(), first.device()))?;
-        for (_, parameter) in &reduced {
+        for (_, parameter) in &self.parameters {
             nothing = nothing.f_add(&parameter.f_mul_scalar(0.0)?.f_sum(first.kind())?)?;
         }
         reducer.arm()?;
@@ -91,11 +91,5 @@ impl Gradients {
         reducer.finish()?;
         self.reducer = Some(reducer);
         Ok(())
-    }
-
-    /// Parameters that the Reducer has.
-    fn reduced(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        let without = |name: &str| self.without.iter().any(|(other, _)| other == name);
-        self.parameters.iter().filter(move |(name, _)| !without(name)).map(|(name, t)| (name.as_str(), t))
     }
 }

@@ -218,6 +218,15 @@ impl Group {
             .collect())
     }
 
+    /// The first process that has something to say, and what.
+    ///
+    /// # Errors
+    /// A process that does not answer.
+    pub fn first_said(&self, here: Option<String>) -> Result<Option<(usize, String)>> {
+        let texts = self.texts(&here.unwrap_or_default())?;
+        Ok(texts.into_iter().enumerate().find(|(_, text)| !text.is_empty()))
+    }
+
     /// Batch normalisation over the rows of all processes.
     ///
     /// # Errors
@@ -266,48 +275,7 @@ impl Joined {
     /// What became of the others.
     fn who_is_gone(&self, cause: &Error) -> String {
         let (keys, place) = (self.keys.clone(), self.place.clone());
-        let timeout = seconds(place.timeout);
-        let found = within(ANSWER, move || {
-            keys.set(&format!("waited/{}", place.rank), "")?;
-            let others: Vec<usize> = (0..place.size).filter(|rank| *rank != place.rank).collect();
-            let pulse = |rank: &usize| keys.add(&format!("pulse/{rank}"), 0);
-            let before = others.iter().map(pulse).collect::<Result<Vec<i64>>>()?;
-            let begun = Instant::now();
-            loop {
-                let mut failed = Vec::new();
-                for rank in &others {
-                    let key = format!("failed/{rank}");
-                    if keys.has(&key)? {
-                        failed.push(format!("rank {rank} stopped: {}", keys.get(&key)?));
-                    }
-                }
-                if !failed.is_empty() {
-                    return Ok(failed);
-                }
-                if begun.elapsed() > STILL {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            let now = others.iter().map(pulse).collect::<Result<Vec<i64>>>()?;
-            let still = others.iter().zip(before.iter().zip(&now)).filter(|(_, (before, now))| before == now);
-            let gone: Vec<String> = still.map(|(rank, _)| format!("rank {rank} no longer answers")).collect();
-            if !gone.is_empty() {
-                return Ok(gone);
-            }
-            // Whoever waited for others, too, has noticed by now.
-            let (mut busy, mut waited) = (Vec::new(), Vec::new());
-            for rank in others {
-                if keys.has(&format!("waited/{rank}"))? {
-                    waited.push(format!("rank {rank} gave up waiting for others"));
-                } else {
-                    busy.push(format!(
-                        "rank {rank} is busy with something else for longer than the timeout of {timeout}"
-                    ));
-                }
-            }
-            Ok(if busy.is_empty() { waited } else { busy })
-        });
+        let found = within(ANSWER, move || inquire(&keys, &place));
         let at = format!("{}:{}", self.place.host, self.place.port);
         match found {
             Some(Ok(found)) => found.join("; "),
@@ -347,6 +315,51 @@ impl Drop for Joined {
         // Who still waits for this process waits in vain.
         self.wire.close();
     }
+}
+
+/// What each of the others does that keeps this process from going on: those that left with an error, else the dead, else the busy,
+/// else those that gave up before.
+fn inquire(keys: &Keys, place: &Place) -> Result<Vec<String>> {
+    keys.set(&format!("waited/{}", place.rank), "")?;
+    let others: Vec<usize> = (0..place.size).filter(|rank| *rank != place.rank).collect();
+    let pulse = |rank: &usize| keys.add(&format!("pulse/{rank}"), 0);
+    let before = others.iter().map(pulse).collect::<Result<Vec<i64>>>()?;
+    let begun = Instant::now();
+    while begun.elapsed() <= STILL {
+        let mut failed = Vec::new();
+        for rank in &others {
+            let key = format!("failed/{rank}");
+            if keys.has(&key)? {
+                failed.push(stopped(*rank, &keys.get(&key)?));
+            }
+        }
+        if !failed.is_empty() {
+            return Ok(failed);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let now = others.iter().map(pulse).collect::<Result<Vec<i64>>>()?;
+    let still = others.iter().zip(before.iter().zip(&now)).filter(|(_, (before, now))| before == now);
+    let gone: Vec<String> = still.map(|(rank, _)| format!("rank {rank} no longer answers")).collect();
+    if !gone.is_empty() {
+        return Ok(gone);
+    }
+    // Whoever waited for others, too, has noticed by now.
+    let (mut busy, mut waited) = (Vec::new(), Vec::new());
+    for rank in others {
+        if keys.has(&format!("waited/{rank}"))? {
+            waited.push(format!("rank {rank} gave up waiting for others"));
+        } else {
+            let timeout = seconds(place.timeout);
+            busy.push(format!("rank {rank} is busy with something else for longer than the timeout of {timeout}"));
+        }
+    }
+    Ok(if busy.is_empty() { waited } else { busy })
+}
+
+/// What the others say of a process that left with an error.
+pub(crate) fn stopped(rank: usize, message: &str) -> String {
+    format!("rank {rank} stopped: {message}")
 }
 
 impl Place {

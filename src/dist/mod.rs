@@ -9,6 +9,7 @@ mod place;
 
 pub use gradients::Gradients;
 pub use group::Group;
+pub(crate) use group::stopped;
 pub use place::Place;
 
 use std::ops::Range;

@@ -22,6 +22,8 @@ pub struct Place {
     pub agent_store: bool,
     /// What tells the keys of this start from those of others in the same store.
     pub attempt: String,
+    /// Whether torchrun has started the processes again after a failure.
+    pub restarted: bool,
     /// How long one process waits for another.
     pub timeout: Duration,
 }
@@ -49,6 +51,7 @@ impl Place {
         let set = |name: &str| number(name)?.ok_or_else(|| missing(name));
         if get("RANK").is_some() || get("WORLD_SIZE").is_some() {
             let (rank, size) = (set("RANK")?, set("WORLD_SIZE")?);
+            let restarts = number("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
             let local_rank = number("LOCAL_RANK")?.unwrap_or(rank);
             let local_size = number("LOCAL_WORLD_SIZE")?.unwrap_or(if get("LOCAL_RANK").is_some() { 1 } else { size });
             return checked(Place {
@@ -59,11 +62,8 @@ impl Place {
                 host: if size > 1 { get("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))? } else { String::new() },
                 port: if size > 1 { port(set("MASTER_PORT")?)? } else { 1 },
                 agent_store: get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|text| text.eq_ignore_ascii_case("true")),
-                attempt: format!(
-                    "{}/{}",
-                    get("TORCHELASTIC_RUN_ID").unwrap_or_default(),
-                    get("TORCHELASTIC_RESTART_COUNT").unwrap_or_default()
-                ),
+                attempt: format!("{}/{restarts}", get("TORCHELASTIC_RUN_ID").unwrap_or_default()),
+                restarted: restarts > 0,
                 timeout,
             });
         }
@@ -90,6 +90,7 @@ impl Place {
             port,
             agent_store: false,
             attempt: get("SLURM_RESTART_COUNT").unwrap_or_default(),
+            restarted: false,
             timeout,
         })
     }
@@ -158,14 +159,17 @@ mod tests {
     fn torchruns_variables_are_read() {
         let found = place(&TORCHRUN).unwrap().unwrap();
         assert_eq!((found.rank, found.size, found.local_rank, found.local_size), (3, 4, 1, 2));
-        assert_eq!((found.host.as_str(), found.port, found.agent_store), ("first", 29500, false));
+        assert_eq!(
+            (found.host.as_str(), found.port, found.agent_store, found.restarted),
+            ("first", 29500, false, false)
+        );
         let elastic = [
             ("TORCHELASTIC_USE_AGENT_STORE", "True"),
             ("TORCHELASTIC_RUN_ID", "job"),
             ("TORCHELASTIC_RESTART_COUNT", "2"),
         ];
         let found = place(&[&TORCHRUN[..], &elastic].concat()).unwrap().unwrap();
-        assert!(found.agent_store && found.attempt == "job/2");
+        assert!(found.agent_store && found.restarted && found.attempt == "job/2");
         assert_eq!(place(&[]).unwrap(), None);
         assert_eq!(place(&[("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap(), None);
     }

@@ -11,8 +11,8 @@
 //! and the reference take the similarity product in float64 even then, because `1 - s` of a near pair is lost in float32.
 //! The gradient with respect to the embeddings has a closed form: it is computed together with the value, without a graph,
 //! in memory of O(N^2), by blocks of rows. The device is never waited for. Large batches, or `tile` anchors at a time where it is given, are
-//! evaluated in tiles of rows that are made twice, for the statistics and for the gradient, and never kept: memory is then
-//! O(N (d + tile)), and the values are those of the whole matrix to rounding.
+//! evaluated in tiles of rows that are made for the tails' statistics, if there are any, and again for the loss and its gradient, and never
+//! kept: memory is then O(N (d + tile)), and the values are those of the whole matrix to rounding.
 //!
 //! Several processes ([`Loss::among`]) have all embeddings each and compute the rows of their own samples' anchors. What the tails say is
 //! gathered before the pivot is chosen, the smallest shortfalls of all pairs before the moving average moves, and the gradients of the
@@ -210,7 +210,8 @@ impl Loss {
         let (z_i, z_j) = (z_i.detach(), z_j.detach());
         if self.group.is_alone() {
             let samples = checked?;
-            return Ok((z_i, z_j.shallow_clone(), Ranks::alone(samples, z_j.size()[0] - samples)));
+            let further = z_j.size()[0] - samples;
+            return Ok((z_i, z_j, Ranks::alone(samples, further)));
         }
         let ranks = self.ranks(checked, &z_i, &z_j)?;
         let rows: Vec<i64> =

@@ -157,8 +157,7 @@ struct Worker {
 /// embeddings, where there is one.
 pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Result<Evaluated> {
     let whole = pairs.is_whole();
-    let mut gathered = product.filter(|_| !whole).map(|kind| pairs.gathered(kind));
-    let centred = gathered.as_ref().map(Gathered::centred);
+    let (mut gathered, centred) = product.filter(|_| !whole).map(|kind| pairs.gathered(kind)).unzip();
     let of_tile = || {
         let (mut worker, centred) = (plan.of_worker(), centred.as_ref().map(Centred::shallow_clone));
         move |pairs: &Pairs, tile: &Tile| {
@@ -171,7 +170,10 @@ pub(super) fn evaluate(pairs: Pairs, plan: &Plan, product: Option<Kind>) -> Resu
     pairs.each_tile(of_tile, |(of_tile, products, gradient): (Tensor, Option<Products>, Option<Tensor>)| {
         columns.push(of_tile);
         kept = gradient;
-        gathered.as_mut().zip(products).map_or(Ok(()), |(gathered, products)| gathered.add(products))
+        gathered
+            .as_mut()
+            .zip(products)
+            .map_or(Ok(()), |(gathered, products): (&mut Gathered, _)| gathered.add(products))
     })?;
     let columns = pairs.of_all(&columns)?;
     let column = |i: i64| columns.narrow(1, i, 1);

@@ -1,6 +1,6 @@
 //! Convolution, normalisation and linear layers with PyTorch's names, initialisation and numbers.
 
-use super::store::{Path, Sync};
+use super::store::{Path, Processes};
 use crate::error::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
@@ -36,7 +36,7 @@ pub(super) struct BatchNorm2d {
     running_mean: Tensor,
     running_var: Tensor,
     num_batches_tracked: Tensor,
-    sync: Sync,
+    sync: Processes,
 }
 
 impl BatchNorm2d {

@@ -36,11 +36,11 @@ pub enum Role {
 #[derive(Debug)]
 pub struct Store {
     entries: Vec<Entry>,
-    sync: Sync,
+    sync: Processes,
 }
 
 /// The processes over whose rows the layers of a model take their batch statistics, once there are several.
-pub(super) type Sync = Rc<OnceCell<Group>>;
+pub(super) type Processes = Rc<OnceCell<Group>>;
 
 impl Store {
     /// Builds a model: `make` gets the root path and registers tensors under it.
@@ -48,7 +48,7 @@ impl Store {
     /// # Errors
     /// Two tensors of one name, and whatever `make` returns.
     pub fn build<T>(make: impl FnOnce(&Path) -> Result<T>) -> Result<(T, Store)> {
-        let (entries, sync) = (RefCell::new(Vec::new()), Sync::default());
+        let (entries, sync) = (RefCell::new(Vec::new()), Processes::default());
         let model = make(&Path { entries: &entries, sync: &sync, prefix: String::new() })?;
         Ok((model, Store { sync, ..Store::checked(entries.into_inner())? }))
     }
@@ -67,7 +67,7 @@ impl Store {
         if let Some(twice) = entries.iter().find(|e| !seen.insert(e.name.as_str())) {
             return Err(Error::Input(format!("model: the name `{}` was registered twice", twice.name)));
         }
-        Ok(Store { entries, sync: Sync::default() })
+        Ok(Store { entries, sync: Processes::default() })
     }
 
     /// From now on batch statistics in training are those of all processes of the group.
@@ -215,7 +215,7 @@ pub(crate) fn is_float(kind: Kind) -> bool {
 #[derive(Clone)]
 pub struct Path<'a> {
     entries: &'a RefCell<Vec<Entry>>,
-    sync: &'a Sync,
+    sync: &'a Processes,
     prefix: String,
 }
 
@@ -240,7 +240,7 @@ impl Path<'_> {
     }
 
     /// What tells a layer of the processes that its batch statistics are of.
-    pub(super) fn sync(&self) -> Sync {
+    pub(super) fn sync(&self) -> Processes {
         self.sync.clone()
     }
 

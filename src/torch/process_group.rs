@@ -5,7 +5,7 @@ use super::ffi::{RawTensor, check, raw, raws, take_string};
 use crate::error::{Error, Result};
 use std::ffi::{CString, c_char, c_int};
 use std::time::Duration;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// A store, as the bridge holds it.
 #[repr(C)]
@@ -353,10 +353,4 @@ impl Drop for Reducer {
         // SAFETY: made by the bridge, freed once; an error means that LibTorch has let go of it.
         let _ = check(unsafe { weince_gradients_free(self.0) });
     }
-}
-
-/// The bytes of a tensor's numbers, one after the other, [bytes]; a view where the tensor is contiguous.
-pub(crate) fn as_bytes(t: &Tensor) -> Result<Tensor> {
-    let flat = t.detach().f_contiguous()?.f_view([-1])?;
-    Ok(if flat.numel() == 0 { flat.f_to_kind(Kind::Uint8)? } else { flat.f_view_dtype(Kind::Uint8)? })
 }

@@ -51,3 +51,9 @@ pub fn with_floats<T>(tensor: &Tensor, take: impl FnOnce(&[f32]) -> Result<T>) -
         take(floats)
     })
 }
+
+/// The bytes of a tensor's numbers as a tensor on its device, [bytes] uint8; a view where the tensor is contiguous.
+pub(crate) fn as_bytes(t: &Tensor) -> Result<Tensor> {
+    let flat = t.detach().f_contiguous()?.f_view([-1])?;
+    Ok(if flat.numel() == 0 { flat.f_to_kind(Kind::Uint8)? } else { flat.f_view_dtype(Kind::Uint8)? })
+}

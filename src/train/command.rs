@@ -48,7 +48,7 @@ impl TrainArgs {
         let variable = |name: &str| std::env::var(name).ok();
         let place = if self.dry_run { None } else { Place::from_env(variable, self.dist_timeout.into())? };
         // What torchrun starts again goes on.
-        let restarted = place.is_some() && variable("TORCHELASTIC_RESTART_COUNT").is_some_and(|count| count != "0");
+        let restarted = place.as_ref().is_some_and(|place| place.restarted);
         let resume = self.resume || restarted && RunFolder::open_begun(&run_dir).is_ok();
         match (self.dry_run || place.as_ref().is_some_and(|place| place.rank > 0), resume) {
             (true, _) => {}

@@ -7,11 +7,12 @@ use super::{run, state};
 use crate::checkpoint::{torch_file, write_bytes};
 use crate::config::run::{Common, RunConfig};
 use crate::data::{Loader, Sampler, Source};
-use crate::dist::{Group, share};
+use crate::dist::{Group, share, stopped};
 use crate::error::{Error, Result};
 use crate::loss::Loss;
 use crate::optim::{Optimizer, Schedule};
 use crate::run::RunFolder;
+use crate::torch::with_bytes;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,13 +156,9 @@ impl<T: Task> Plan<T> {
         if !self.group.any(stop || failure.is_some())? {
             return Ok(None);
         }
-        let failures = self.group.texts(&failure.map_or(String::new(), Error::to_string))?;
-        let failed = failures.iter().enumerate().find(|(_, text)| !text.is_empty());
-        Ok(Some(
-            failed.map_or(Ending::Stop, |(rank, text)| {
-                Ending::Failure(Error::Peer(format!("rank {rank} stopped: {text}")))
-            }),
-        ))
+        let failed = self.group.first_said(failure.map(Error::to_string))?;
+        let of_rank = |(rank, text): (usize, String)| Ending::Failure(Error::Peer(stopped(rank, &text)));
+        Ok(Some(failed.map_or(Ending::Stop, of_rank)))
     }
 
     /// What a run says that was stopped after so many steps.
@@ -341,8 +338,9 @@ impl<T: Task> Plan<T> {
                 let [file] = file;
                 let copy =
                     tempfile::NamedTempFile::new().map_err(Error::io(std::env::temp_dir(), "cannot make a file"))?;
-                std::fs::write(copy.path(), Vec::<u8>::try_from(file)?)
-                    .map_err(Error::io(copy.path(), "cannot write"))?;
+                with_bytes(&file, |bytes| {
+                    std::fs::write(copy.path(), bytes).map_err(Error::io(copy.path(), "cannot write"))
+                })?;
                 state::restore(copy.path(), self)?;
             }
         }
@@ -456,9 +454,8 @@ impl<T: Task> Plan<T> {
 
 /// Waits for all processes to come here; an error where another one brings one. What there is here is known: it is returned later.
 fn all_can<X>(group: &Group, here: &Result<X>) -> Result<()> {
-    let texts = group.texts(&here.as_ref().err().map_or(String::new(), Error::to_string))?;
-    match texts.iter().enumerate().find(|(_, text)| !text.is_empty()) {
-        Some((rank, text)) if here.is_ok() => Err(Error::Peer(format!("rank {rank} stopped: {text}"))),
+    match group.first_said(here.as_ref().err().map(Error::to_string))? {
+        Some((rank, text)) if here.is_ok() => Err(Error::Peer(stopped(rank, &text))),
         _ => Ok(()),
     }
 }

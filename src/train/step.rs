@@ -326,8 +326,7 @@ impl<L> Stepper<L> {
         if self.group.is_alone() {
             return Ok(found);
         }
-        let all = self.group.texts(&found.unwrap_or_default())?;
-        let first = all.into_iter().enumerate().find(|(_, text)| !text.is_empty());
+        let first = self.group.first_said(found)?;
         Ok(first.map(|(rank, text)| format!("on rank {rank} {text}")))
     }
 }
