@@ -100,7 +100,7 @@ def accuracy(train: dict, test: dict, solution: dict) -> float:
 
 
 def main() -> None:
-    args = paired.arguments(__doc__, "scikit-learn", 3, quick={"turns": 1, "rows": 1000}, turns=3, rows=50_000, l2=1e-3)
+    args = paired.arguments(__doc__, "scikit-learn", 3, quick={"turns": 1, "rows": 2000, "l2": 1e-1}, turns=3, rows=50_000, l2=1e-3)
     if args.peer:
         return peer(*args.peer)
 
