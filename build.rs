@@ -39,6 +39,7 @@ fn main() {
         .file("cpp/bridge.cpp")
         .file("cpp/cuda.cpp")
         .file("cpp/dist.cpp")
+        .file("cpp/norm.cpp")
         .file("cpp/script.cpp")
         .compile("weince_bridge");
 }

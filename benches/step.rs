@@ -80,6 +80,7 @@ fn profile(batch: i64, steps: usize, precision: &str) -> Result<()> {
     let device = Device::Cpu;
     tch::manual_seed(0);
     let model = Model::new(&parse::<ModelConfig>(MODEL, "model", &[])?, 32)?;
+    model.to_device(device)?;
     let parameters = model.parameters();
     let mut optimizer = Optimizer::new(&parse::<OptimConfig>("{kind: adam}", "optim", &[])?, &parameters)?;
     let model = VisionModel { model, views: Views::Separate, channels_last: false };

@@ -31,6 +31,8 @@ PRECISIONS = {
     "fp16": ["precision=fp16"],
     "bf16 channels last": ["precision=bf16", "channels_last=true"],
 }
+# Batches of the throughput table.
+BATCHES = (256, 512, 1024) if GPU else (8, 16)
 rows = []
 
 
@@ -126,6 +128,32 @@ def steps() -> None:
         row("memory over 300 steps", last <= first, f"{first / 2**20:.0f} to {last / 2**20:.0f} MiB, peak {memory['peak'] / 2**20:.0f}")
 
 
+def throughput(folder: Path) -> None:
+    """Images a second of whole runs, loader included, by precision and batch; the steps of the first half don't count."""
+    steps, table = (40 if GPU else 6), []
+    for name, sets in PRECISIONS.items():
+        if not GPU and name != "fp32":
+            continue
+        for batch in BATCHES:
+            run = f"rate-{name.replace(' ', '_')}-{batch}"
+            sizes = [f"data.train={batch * 4}", f"train.batch_size={batch}", f"train.epochs={steps // 4 + 1}"]
+            pretrain(folder, run, [*sets, *sizes])
+            lines = map(json.loads, (folder / run / "metrics.jsonl").read_text().splitlines())
+            lines = [line for line in lines if line["split"] == "train"]
+            half = lines[len(lines) // 2 :]
+            rate = batch * (len(half) - 1) / (half[-1]["seconds"] - half[0]["seconds"])
+            waiting = statistics.mean(line["data_wait"] for line in half)
+            memory = f"{half[-1]['gpu_peak_mib']:,.0f}" if GPU else "not counted"
+            table.append((name, batch, f"{rate:,.0f}", f"{100 * waiting:.1f} %", memory))
+    head = ("precision", "batch", "images/s", "waiting for data", "peak CUDA memory, MiB")
+    widths = [max(len(str(line[i])) for line in [head, *table]) for i in range(len(head))]
+    print()
+    for line in [head, *table]:
+        print("  ".join(str(word).rjust(width) if i else str(word).ljust(width) for i, (word, width) in enumerate(zip(line, widths))))
+    print(flush=True)
+    row("throughput", True, f"{len(table)} runs, the table above")
+
+
 def main() -> None:
     began = time.monotonic()
     if not torch.__version__.startswith("2.11."):
@@ -136,7 +164,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "c.yaml").write_text(CONFIG)
-        for part in (lambda: precisions(folder), lambda: resuming(folder), lambda: torchscript(folder), steps):
+        for part in (lambda: precisions(folder), lambda: resuming(folder), lambda: torchscript(folder), steps, lambda: throughput(folder)):
             try:
                 part()
             except (RuntimeError, KeyError, ValueError, IndexError, OSError) as error:

@@ -4,9 +4,10 @@
 #   scripts/gpu_check.sh [--pack DIR]
 #
 # Trains 200 steps in each precision and compares the loss curves; trains a TorchScript backbone; resumes a run; times steps with
-# the device's own clock, WEINCE's share of them among it; and looks whether memory stays flat over 300 steps. It needs the
-# built binaries and a Python with PyTorch 2.11, no Rust: --pack makes a folder with everything that such a machine needs.
-# PYTHON chooses the interpreter (.venv/bin/python or python3 unless given). DEVICE=cpu is a small rehearsal without a GPU.
+# the device's own clock, WEINCE's share of them among it; looks whether memory stays flat over 300 steps; and ends with a table of
+# whole runs by precision and batch: images a second, the share of time that waits for data, CUDA memory. It needs the built binaries
+# and a Python with PyTorch 2.11, no Rust: --pack makes a folder with everything that such a machine needs. PYTHON chooses the
+# interpreter (.venv/bin/python or python3 unless given). DEVICE=cpu is a small rehearsal without a GPU.
 # Exit code 0: every check passed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -81,11 +81,12 @@ fn check_fresh(name: &str, state: &[(String, Tensor)]) {
 }
 
 fn check_run(name: &str, case: &Case, run: &Run) {
-    // Only the order of summation may differ, between processors and thread counts; it adds up over the layers: in float32 one and
-    // two threads of torchvision itself differ by 5e-4, and LibTorch's code for AVX-512 from that for AVX2 by 3e-3.
+    // Only the order of summation may differ, between processors, layouts and thread counts; it adds up over the layers, and a ReLU that
+    // opens is more than a rounding: in float32 torchvision's own gradients of a ResNet-50 are up to 2e-2 from those in float64, and
+    // with channels last up to 4e-2.
     let (kind, tolerance) = match run.dtype.as_str() {
         "float64" => (Kind::Double, 1e-10),
-        "float32" => (Kind::Float, 1e-2),
+        "float32" => (Kind::Float, 4e-2),
         other => panic!("{other}"),
     };
     let what = format!("{name} {}", run.dtype);

@@ -423,8 +423,8 @@ fn half_precision_trains_much_the_same_and_says_where_it_cannot() {
     desk.must_run("half", &[&more[..], &["--set", "precision=bf16"]].concat());
     let (full, half) = (desk.series("full", "loss"), desk.series("half", "loss"));
     let gaps: Vec<f64> = full.iter().zip(&half).map(|(a, b)| (a.1 - b.1).abs()).collect();
-    // bfloat16 has 8 bits: the first losses differ by a part in 500, later ones as two runs do.
-    assert!(gaps[0] > 0.0 && gaps[0] < 0.02, "{gaps:?}");
+    // bfloat16 has 8 bits: the first losses, of 2.7, differ by a part in 100, later ones as two runs do.
+    assert!(gaps[0] > 0.0 && gaps[0] < 0.05, "{gaps:?}");
     let mean = |losses: &[(u64, f64)]| losses[30..].iter().map(|l| l.1).sum::<f64>() / 6.0;
     assert!((mean(&full) - mean(&half)).abs() < 0.1, "{} {}", mean(&full), mean(&half));
     // Weights and optimizer stay float32.

@@ -298,7 +298,8 @@ class Comparison:
     def finish(self) -> None:
         """Writes both files, each beside its place first."""
         self.out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in (("json", compact(self.result)), ("md", markdown(self.result))):
+        text = compact(self.result)
+        for suffix, text in (("json", text), ("md", markdown(json.loads(text)))):
             path = self.out / f"{self.result['name']}.{suffix}"
             part = path.with_name(path.name + ".part")
             part.write_text(text)

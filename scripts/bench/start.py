@@ -101,7 +101,7 @@ def main() -> None:
             "text": ["--config", paired.ROOT / "configs/text/minilm-cpu.yaml", *sets],
         }
         peers = {
-            "vision": [sys.executable, Path(epoch.__file__), "--peer", "train", images, args.batch, "fp32", "broadcast", threads],
+            "vision": [sys.executable, Path(epoch.__file__), "--peer", "train", images, args.batch, "fp32", "authors", threads],
             "text": [sys.executable, __file__, "--peer", corpus, args.batch],
         }
         memory = []

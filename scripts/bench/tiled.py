@@ -38,6 +38,9 @@ def main() -> None:
             if n == 32_768:
                 record.target(f"{kind}, N = {n}: time over that of the products", ratio, RATIO, at_least=False)
                 record.target(f"{kind}, N = {n}: peak memory", max(memory), MEMORY, at_least=False, unit="MiB")
+                name, whole = {"infonce": "InfoNCE", "weince": "WEINCE"}[kind], f"{4 * (2 * n) ** 2 / 2**20:,.0f} MiB"
+                headline = {"text": f"{name}, N = {n}, peak memory", "value": f"{max(memory):,.0f} MiB", "peer": "its similarities in float32", "peer_value": whole}
+                record.result["headlines"].append(headline)
     record.table("By size", ["loss", "N", "time", "ns a similarity", "times the products", "peak MiB"], rows)
     record.finish()
 

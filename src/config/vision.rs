@@ -132,8 +132,8 @@ impl RunConfig for VisionConfig {
         self.common().check_device(device)?;
         if self.channels_last && !device.is_cuda() {
             return Err(Error::Config(
-                "channels_last: true is for CUDA, and this run is on the CPU, where LibTorch's channels-last convolutions of \
-                 few channels are wrong; leave it out"
+                "channels_last: true is for CUDA, and this run is on the CPU, where ResNets lie so by themselves and other \
+                 encoders gain nothing; leave it out"
                     .into(),
             ));
         }

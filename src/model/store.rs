@@ -193,8 +193,13 @@ impl Store {
 
 /// The tensor with its second dimension innermost in memory if it has four dimensions, else as it is.
 pub(crate) fn channels_last(t: &Tensor) -> Result<Tensor> {
-    match t.dim() {
-        4 => Ok(t.f_permute([0, 2, 3, 1])?.f_contiguous()?.f_permute([0, 3, 1, 2])?),
+    match t.size()[..] {
+        [n, channels, height, width] => {
+            let laid_out = t.f_permute([0, 2, 3, 1])?.f_contiguous()?;
+            // Said in full: where there is one pixel, a permutation leaves other steps than LibTorch has for this layout.
+            let steps = [height * width * channels, 1, width * channels, channels];
+            Ok(laid_out.f_as_strided([n, channels, height, width], steps, None)?)
+        }
         _ => Ok(t.shallow_clone()),
     }
 }

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::report::metrics::{MetricsWriter, Record, Split};
 use crate::report::tensorboard::EventWriter;
 use crate::run::RunFolder;
+use crate::torch::device_memory;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ impl Recorder {
             }
             self.steps_since += 1;
             if p.step.is_multiple_of(self.log_every) || p.step == self.total {
-                self.write(p.step, p.epoch, p.lr, &scalars, waited)?;
+                self.write(&p, &scalars, waited)?;
             }
             self.bar.set_position(p.step);
             self.last = Some(scalars);
@@ -147,7 +148,8 @@ impl Recorder {
         Ok(None)
     }
 
-    fn write(&mut self, step: u64, epoch: u64, lr: f64, scalars: &StepScalars, waited: Duration) -> Result<()> {
+    fn write(&mut self, p: &Pending, scalars: &StepScalars, waited: Duration) -> Result<()> {
+        let (&Pending { step, epoch, lr, .. }, device) = (p, p.packed.device());
         let seconds = self.since.elapsed().as_secs_f64().max(1e-9);
         let rate = (self.steps_since as usize * self.samples_per_step) as f64 / seconds;
         let wait = ((waited.saturating_sub(self.waited_before)).as_secs_f64() / seconds).min(1.0);
@@ -157,8 +159,11 @@ impl Recorder {
             record = record.with(name, *value);
         }
         let seconds = self.seconds_before + self.started.elapsed().as_secs_f64();
-        let record =
+        let mut record =
             record.with(&format!("{}_per_second", self.unit), rate).with("data_wait", wait).with("seconds", seconds);
+        if let Some((_, peak)) = device_memory(device)? {
+            record = record.with("gpu_peak_mib", peak as f64 / f64::from(1 << 20));
+        }
         self.emit("train", &record)?;
         let lambda = scalars.diagnostics.iter().find(|(name, _)| *name == "lambda_mean");
         let lambda = lambda.map(|(_, v)| format!("  lambda {v:.3}")).unwrap_or_default();
