@@ -38,7 +38,7 @@ rows = []
 
 def row(name: str, ok: bool | None, what: str) -> None:
     rows.append((name, {True: "ok", False: "FAILED", None: "skipped"}[ok], what))
-    print(f"{rows[-1][1]:8}{name:28}{what}", flush=True)
+    print(f"{rows[-1][1]:8}{name:30}{what}", flush=True)
 
 
 def environment() -> dict:

@@ -46,7 +46,15 @@ impl Desk {
         command.arg("--config").arg(self.path("run.yaml")).arg("--run-dir").arg(self.path(run));
         command.args(["--device", "cpu"]).args(more).current_dir(self.folder.path());
         command.env("OMP_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
-        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        for name in [
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "SLURM_STEP_NUM_TASKS",
+        ] {
             command.env_remove(name);
         }
         command
@@ -352,4 +360,26 @@ fn the_launcher_starts_all_processes_and_passes_a_failure_on() {
     let out = launch("run", &[]);
     assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
     assert!(text(&out.stderr).contains("not empty"));
+}
+
+/// The tasks of a step as srun starts them: the store is at a port that the job's number tells.
+#[test]
+fn tasks_of_srun_find_one_another() {
+    let desk = Desk::new();
+    let port = std::iter::repeat_with(free_port).find(|port| (20_000..60_000).contains(port)).unwrap();
+    let tasks = (0..2).map(|rank| {
+        let mut command = desk.command("run", &[]);
+        command
+            .env("SLURM_STEP_NUM_TASKS", "2")
+            .env("SLURM_PROCID", rank.to_string())
+            .env("SLURM_LOCALID", rank.to_string());
+        command.env("SLURM_STEP_TASKS_PER_NODE", "2").env("SLURM_STEP_NODELIST", "localhost");
+        command.env("SLURM_JOB_ID", (20_000 + u32::from(port)).to_string());
+        command.spawn().unwrap()
+    });
+    let ended = all_end(tasks.collect());
+    assert!(ended.iter().all(|out| out.status.success()), "{}", text(&ended[0].stderr));
+    assert!(text(&ended[0].stdout).contains("steps     20") && ended[1].stdout.is_empty());
+    assert!(text(&desk.file("run", "environment.json")).contains("\"processes\": 2"));
+    assert_eq!(desk.losses("run").len(), 20);
 }
