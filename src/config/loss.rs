@@ -69,7 +69,8 @@ pub struct InfonceConfig {
     /// Divides the cosines; greater than 0.
     pub temperature: f64,
     /// Anchors whose similarities are there at once, 1 or more. Fewer need less memory and give the same loss, to rounding. By itself the
-    /// loss has all at once up to 2^29 similarities (two views of 11,585 samples), and beyond that as many anchors as make up 2^24.
+    /// loss has all at once up to 2^29 similarities (two views of 11,585 samples), and beyond that as many anchors as make up 2^25. On a CPU each
+    /// thread has such a tile, as long as they have no more than 2^29 similarities together.
     pub tile: Option<u32>,
 }
 

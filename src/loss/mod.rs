@@ -137,9 +137,9 @@ impl Loss {
         }
     }
 
-    /// How many of so many anchors have their similarities with the candidates in memory at once.
-    pub fn anchors_at_once(&self, anchors: usize, candidates: usize) -> usize {
-        pairs::anchors_at_once(self.config.tile().map(i64::from), anchors as i64, candidates as i64) as usize
+    /// About how many bytes the loss takes on the CPU for so many anchors and candidates of so many dimensions.
+    pub fn bytes(&self, anchors: usize, candidates: usize, dimensions: usize) -> usize {
+        pairs::bytes(self.config.tile().map(i64::from), anchors as i64, candidates as i64, dimensions as i64) as usize
     }
 
     /// Who is compared with whom.

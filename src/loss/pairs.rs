@@ -32,7 +32,7 @@ const PRODUCT_BLOCK: i64 = 1 << 19;
 /// configuration gives the same numbers on every machine.
 const WHOLE: i64 = 1 << 29;
 
-/// Entries of a tile where their number is not given: 128 MiB of float32, for each worker.
+/// Entries of a tile where their number is not given: 128 MiB of float32. Smaller ones make more gradients of all candidates to be added.
 const TILE: i64 = 1 << 25;
 
 /// Columns of a piece of a product whose kind is not that of the shortfalls: of [`PRODUCT_BLOCK`] entries, it stays in a processor's
@@ -264,12 +264,30 @@ impl Block {
 }
 
 /// How many of the anchors have their shortfalls there at once, where `tile` says so or by themselves.
-pub(super) fn anchors_at_once(tile: Option<i64>, anchors: i64, candidates: i64) -> i64 {
+fn anchors_at_once(tile: Option<i64>, anchors: i64, candidates: i64) -> i64 {
     match tile {
         Some(tile) => tile.min(anchors),
         None if anchors * candidates > WHOLE => (TILE / candidates).max(1),
         None => anchors,
     }
+}
+
+/// How many workers make tiles of so many rows: what they hold, each a tile and two gradients of all candidates, has together no more
+/// entries than a matrix that is kept whole.
+fn at_work(threads: usize, rows: i64, candidates: i64, dimensions: i64) -> usize {
+    threads.min((WHOLE / (candidates * (rows + 2 * dimensions))).max(1) as usize)
+}
+
+/// Bytes of float32 that a loss's matrices take on the CPU at the height of an evaluation: with all anchors at once the shortfalls, whose place
+/// the gradient takes, and as much for the pieces that are worked on, the tails and the rows in float64; else what its workers hold, and
+/// some six matrices of all rows in float64.
+pub(super) fn bytes(tile: Option<i64>, anchors: i64, candidates: i64, dimensions: i64) -> i64 {
+    let rows = anchors_at_once(tile, anchors, candidates);
+    if rows == anchors {
+        return 2 * 4 * anchors * candidates;
+    }
+    let workers = at_work(tch::get_num_threads().max(1) as usize, rows, candidates, dimensions) as i64;
+    4 * workers * candidates * (rows + 2 * dimensions) + 6 * 8 * candidates * dimensions
 }
 
 /// Some anchors' shortfalls.
@@ -463,7 +481,7 @@ impl Pairs {
     }
 
     /// Hands `take` what there is made of each tile of this process's anchors, in their order. `make` gives the maker of each worker: tiles that
-    /// are made when they are asked for are shared among as many workers as LibTorch has threads, each of which computes alone.
+    /// are made when they are asked for are shared among as many workers as LibTorch has threads and memory allows, each of which computes alone.
     pub fn each_tile<X, F>(&self, make: impl Fn() -> F, mut take: impl FnMut(X) -> Result<()>) -> Result<()>
     where
         X: Send,
@@ -481,7 +499,9 @@ impl Pairs {
             return parts.iter().try_for_each(|part| take(maker(self, &self.tile_of(part, &mut room)?)?));
         }
         let pool = workers()?;
-        let number = pool.current_num_threads().min(parts.len());
+        let rows = parts.iter().map(|part| part.rows.end - part.rows.start).max().unwrap_or(1);
+        let threads = pool.current_num_threads().min(parts.len());
+        let number = at_work(threads, rows, self.shape.candidates, self.rows.unit.size()[1]);
         pool.in_place_scope(|scope| {
             let mut made = Vec::new();
             for worker in 0..number {
@@ -587,5 +607,21 @@ impl Pairs {
             Layout::TwoView => self.rows.zero_rows.shallow_clone(),
             Layout::OneWay | Layout::BothWays => &self.rows.zero_rows + &self.columns.zero_rows,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_hold_no_more_than_a_whole_matrix() {
+        let of_itself = |anchors: i64| anchors_at_once(None, anchors, anchors);
+        for (anchors, threads, workers) in [(65_536, 2, 2), (65_536, 64, 10), (1 << 20, 64, 1), (32_768, 64, 12)] {
+            assert_eq!(at_work(threads, of_itself(anchors), anchors, 128), workers, "{anchors}");
+        }
+        assert_eq!(at_work(64, 1, 1000, 128), 64);
+        // Two views of 11,585 samples are the last that are compared at once.
+        assert_eq!((of_itself(23_170), of_itself(23_172)), (23_170, (1 << 25) / 23_172));
     }
 }

@@ -61,12 +61,8 @@ impl<T: Task> Plan<T> {
         let weights: usize = T::tensors(&self.stepper.model).iter().map(bytes).sum();
         let gradients = 4 * self.parameter_count();
         let (anchors, candidates) = T::compared(&self.config);
-        // A float32 matrix of shortfalls that becomes their gradient, and as much for the pieces that are worked on, the tails
-        // and the rows in float64.
-        let at_once = self.stepper.loss.anchors_at_once(anchors, candidates);
-        // A tile is most of what tiles take: its pieces are small, and its tails are not kept.
-        let matrices = if at_once < anchors { 1 } else { 2 };
-        let loss = at_once * candidates * matrices * 4;
+        let dimensions = T::dimensions(self).unwrap_or(0) as usize;
+        let loss = self.stepper.loss.bytes(anchors, candidates, dimensions);
         let chunk = self.chunk();
         // A chunk's pass has the gradients of those before it beside it.
         let passes = self.pass_bytes()?.map(|b| if chunk.is_some() { b + gradients } else { b.max(gradients) });

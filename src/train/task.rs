@@ -132,6 +132,9 @@ pub trait Task: Sized {
     /// The width of what is kept of it, where that is known.
     fn features(plan: &Plan<Self>) -> Option<i64>;
 
+    /// The width of what the loss compares, where that is known.
+    fn dimensions(plan: &Plan<Self>) -> Option<i64>;
+
     /// All tensors of the model.
     fn tensors(model: &Self::Model) -> Vec<Tensor> {
         Self::parts(model).into_iter().flat_map(|(_, store)| store.state_dict()).map(|(_, t)| t).collect()

@@ -229,4 +229,8 @@ impl Task for Text {
     fn features(plan: &Plan<Text>) -> Option<i64> {
         plan.stepper.model.encoder.width()
     }
+
+    fn dimensions(plan: &Plan<Text>) -> Option<i64> {
+        Self::features(plan)
+    }
 }

@@ -236,6 +236,10 @@ impl Task for Vision {
     fn features(plan: &Plan<Vision>) -> Option<i64> {
         Some(plan.stepper.model.model.encoder.features())
     }
+
+    fn dimensions(plan: &Plan<Vision>) -> Option<i64> {
+        Some(plan.config.model.projector.dim)
+    }
 }
 
 /// Images as bytes again, after the normalisation is taken back.
