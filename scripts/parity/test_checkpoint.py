@@ -97,10 +97,11 @@ def test_a_plain_loop_goes_on_where_ours_was(run, tmp_path):
     loss = infonce(projector(encoder(views["view_1"])), projector(encoder(views["view_2"])), 0.2)
     loss.backward()
     optimizer.step()
-    for ours, theirs in ((after["model"], encoder), (after["projector"], projector)):
+    # Ours lies channels last, and float32 kernels differ in the gradients: a part in 500 of a step has been seen.
+    for part, theirs in (("model", encoder), ("projector", projector)):
         for name, tensor in theirs.state_dict().items():
-            gap = (ours[name] - tensor).float().norm() / tensor.float().norm().clamp_min(1e-3)
-            assert gap < 1e-5, (name, gap)
+            gap, step = ((tensor - at[part][name]).float().norm() for at in (after, before))
+            assert gap < 1e-2 * step, (name, gap, step)
     own = optimizer.state_dict()
     for group, expected in zip(own["param_groups"], after["optimizer"]["param_groups"]):
         assert group.keys() - {"initial_lr"} == expected.keys() - {"initial_lr"}
