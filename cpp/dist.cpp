@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -21,6 +22,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -205,6 +207,15 @@ std::vector<Tensor> list(Tensor* const* tensors, size_t n) {
   return out;
 }
 
+// LibTorch writes no message of a lower level to stderr. TORCH_CPP_LOG_LEVEL wins, as in Python.
+void log_from(int level) {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL")) {
+    c10::initLogging();
+  } else {
+    FLAGS_caffe2_log_level = level;
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -220,6 +231,8 @@ int weince_nccl() {
 // The store of a run at host:port, which is served here if `serves`; every key is under `prefix`.
 char* weince_keys_open(const char* host, uint16_t port, int serves, int64_t timeout, const char* prefix, Keys** out) {
   return guarded([&] {
+    // What fails here and in Gloo is thrown as well; c10d would add a stack trace for every question to a store that is gone.
+    log_from(c10::GLOG_FATAL);
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = serves != 0;
@@ -276,7 +289,8 @@ char* weince_wire_open(Keys* keys, int rank, int size, int cuda, const char* int
     wire->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     if (cuda >= 0) {
 #ifdef WEINCE_NCCL
-      // A rank that dies in an NCCL collective is noticed by c10d's watchdog, which ends the process.
+      // A rank that dies in an NCCL collective is noticed by c10d's watchdog, which ends the process and says why in the log alone.
+      log_from(c10::GLOG_ERROR);
       auto nccl_options = c10d::ProcessGroupNCCL::Options::create();
       nccl_options->timeout = milliseconds(timeout);
       Keys nccl_keys = c10::make_intrusive<c10d::PrefixStore>("nccl", *keys);

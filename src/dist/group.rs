@@ -21,6 +21,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// How long the process that serves the store waits for the others' ends.
 const FAREWELL: Duration = Duration::from_secs(60);
 
+/// What to try when a process is gone.
+const RESUME: &str = "--resume continues the run from its newest checkpoint";
+
 /// The processes of a run; a clone is the same group.
 #[derive(Clone)]
 pub struct Group(Option<Arc<Joined>>);
@@ -280,9 +283,9 @@ impl Joined {
         match found {
             Some(Ok(found)) => found.join("; "),
             _ if self.place.agent_store => {
-                format!("torchrun, which serves the run's store at {at}, no longer answers: {cause}")
+                format!("torchrun, which serves the run's store at {at}, no longer answers: {cause}; {RESUME}")
             }
-            _ => format!("rank 0, which serves the run's store at {at}, no longer answers: {cause}"),
+            _ => format!("rank 0, which serves the run's store at {at}, no longer answers: {cause}; {RESUME}"),
         }
     }
 
@@ -342,7 +345,7 @@ fn inquire(keys: &Keys, place: &Place) -> Result<Vec<String>> {
     let still = others.iter().zip(before.iter().zip(&now)).filter(|(_, (before, now))| before == now);
     let gone: Vec<String> = still.map(|(rank, _)| format!("rank {rank} no longer answers")).collect();
     if !gone.is_empty() {
-        return Ok(gone);
+        return Ok(vec![format!("{}; {RESUME}", gone.join("; "))]);
     }
     // Whoever waited for others, too, has noticed by now.
     let (mut busy, mut waited) = (Vec::new(), Vec::new());
