@@ -94,6 +94,7 @@ fn loss_config(file: Option<&Path>, sets: &[String]) -> Result<LossConfig> {
 fn body() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = loss_config(args.config.as_deref(), &args.sets)?;
+    config.validate()?;
     let layout = match args.layout {
         LayoutArg::TwoView => Layout::TwoView,
         LayoutArg::OneWay => Layout::OneWay,

@@ -149,7 +149,7 @@ fn wrong_input_has_its_exit_code_and_overwrites_nothing() {
         ("vector.safetensors", &[], 1, "a matrix [N, d]"),
         ("one.safetensors", &weince, 1, "batch of 1 sample"),
         ("nan.safetensors", &[], 3, "1 of 6 rows of z_i, counted from 0: 4"),
-        ("good.safetensors", &["--set", "loss.temperature=-1"], 2, "loss.temperature"),
+        ("good.safetensors", &["--set", "loss.temperature=-1"], 2, "error: loss.temperature: expected"),
         ("good.safetensors", &["--set", "loss.kind=wince"], 2, "weince"),
         ("good.safetensors", &["--config", "other.yaml"], 2, "key `loss`"),
         ("good.safetensors", &["--config", "typo.yaml"], 2, "`margin`"),
